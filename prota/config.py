@@ -1,0 +1,345 @@
+"""Every setting of a model, its score and its loss: typed, validated on construction, one source for all uses.
+
+TOML files, dotted overrides (``score.lambda_=50``), help texts and the record inside a checkpoint all come from
+the classes below. Named settings are the tables of ``presets.py``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from prota.presets import BACKBONES, PRESETS
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "DistributionConfig",
+    "EncoderConfig",
+    "LossConfig",
+    "ScoreConfig",
+    "Temperature",
+]
+
+
+class ConfigError(ValueError):
+    """Settings that are unknown, out of range or at odds; each sentence starts with the field and ends with a way out."""
+
+    def __init__(self, *sentences: str) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = sentences
+
+
+def _temperature(value: object) -> object:
+    if value == "max":
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError("allowed: a positive number, or 'max' for the hard maximum")
+    return float(value)
+
+
+Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
+
+
+class Section(BaseModel):
+    """Base of all settings: frozen, unknown names refused, errors as sentences."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            found = [_sentences(type(self), dict(problem)) for problem in error.errors(include_url=False)]
+            raise ConfigError(*dict.fromkeys(itertools.chain(*found))) from None
+
+    def replace(self, **changes: Any) -> Self:
+        """A validated copy with ``changes``."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+
+class EncoderConfig(Section):
+    """From words and frames to tokens of width D."""
+
+    kind: Literal["clip", "pair", "toy"] = Field(
+        "clip",
+        description="clip: one CLIP model; pair: any vision and text encoder, projected; toy: tiny, for tests",
+    )
+    clip: str = Field(
+        "openai/clip-vit-base-patch32",
+        description="kind=clip: hub id or folder of a CLIP model",
+    )
+    vision: str = Field(
+        "facebook/dinov2-small",
+        description="kind=pair: hub id or folder of the vision encoder",
+    )
+    text: str = Field(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        description="kind=pair: hub id or folder of the text encoder",
+    )
+    frame_feature: Literal["cls", "mean", "cls+mean", "pooler"] = Field(
+        "cls+mean",
+        description="kind=pair: what stands for a frame: class token, mean patch, both, or the encoder's own pooler",
+    )
+    width: int = Field(512, ge=1, description="D, the joint width; kind=clip: CLIP's own projection width")
+    image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
+    text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
+    frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
+    temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
+    temporal_heads: int = Field(8, ge=1, description="its attention heads")
+    temporal_positions: int = Field(77, ge=1, description="the most frames its position table can number")
+    temporal_init: Literal["clip", "random"] = Field(
+        "clip",
+        description="clip: copy the first layers of CLIP's text transformer; random: start afresh",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.width % self.temporal_heads:
+            raise ValueError(
+                f"width={self.width} cannot be split over temporal_heads={self.temporal_heads}; "
+                "allowed: a divisor of width"
+            )
+        if self.frames > self.temporal_positions:
+            raise ValueError(
+                f"frames={self.frames} exceeds temporal_positions={self.temporal_positions}; "
+                "allowed: frames up to temporal_positions"
+            )
+        if self.kind == "pair" and self.temporal_init == "clip":
+            raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")
+        return self
+
+
+class DistributionConfig(Section):
+    """How a token becomes a Gaussian (the paper's W^mean and W^var)."""
+
+    mean: Literal["residual", "plain"] = Field(
+        "residual",
+        description="residual: f + W_mean(f), starting at f; plain: W_mean(f), as printed",
+    )
+    log_var_min: float = Field(-10.0, description="lower clamp of the log-variance")
+    log_var_max: float = Field(4.0, description="upper clamp of the log-variance")
+    log_var_init: float = Field(-4.0, description="where the last bias of W_var starts")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.log_var_min <= self.log_var_init <= self.log_var_max:
+            raise ValueError(
+                f"log_var_init={self.log_var_init} lies outside the clamp; allowed: log_var_min to log_var_max, "
+                f"here {self.log_var_min} to {self.log_var_max}"
+            )
+        return self
+
+
+class ScoreConfig(Section):
+    """From two sets of tokens to one score."""
+
+    similarity: Literal["cosine", "squared", "offset", "printed"] = Field(
+        "squared",
+        description="cosine: tokens are points; else Gaussians: 1 - W2²/2 (squared), c - W2 (offset), -W2 (printed)",
+    )
+    offset: float = Field(1.5, description="c of similarity=offset")
+    distance: Literal["variance", "deviation"] = Field(
+        "variance",
+        description="what W2 compares beside the means: variances, as printed, or standard deviations",
+    )
+    aggregation: Literal["tokens", "pooling"] = Field(
+        "tokens",
+        description="tokens: every word with every frame; pooling: one vector each (CLIP4Clip's mean pooling)",
+    )
+    text_pooling: Literal["last", "mean"] = Field(
+        "last",
+        description="aggregation=pooling: the text's vector is its last token (EOS) or the mean of its tokens",
+    )
+    lambda_: Temperature = Field(100.0, description="sharpness of the low-dimension aggregation, or 'max'")
+    weights: Literal["uniform", "intra", "intra+inter"] = Field(
+        "intra+inter",
+        description="what weighs a token: nothing, its own side, or its own side and the other side",
+    )
+    weighting: Literal["literal", "normalised"] = Field(
+        "literal",
+        description="literal: token weights as printed; normalised: divided by their sum",
+    )
+    intra: Literal["softmax", "sigmoid", "none"] = Field(
+        "softmax",
+        description="what is applied to the output of the token-weight MLP",
+    )
+    gram: Literal["gaussian", "dot", "none"] = Field(
+        "gaussian",
+        description="Gram matrix: mean of Gaussian kernels, dot products, or none (the MLP sees bare tokens)",
+    )
+    kernels: int = Field(5, ge=1, le=16, description="R, the number of Gaussian kernels")
+    bandwidth: Literal["fixed", "estimated", "learned", "batch"] = Field(
+        "fixed",
+        description="base bandwidth b: fixed, estimated from training data, learned, or from each pair's tokens",
+    )
+    bandwidth_value: float = Field(1.0, gt=0, description="b where bandwidth=fixed; its start where learned")
+    xi: Temperature = Field(100.0, description="sharpness of the inter-modality aggregation, or 'max'")
+
+    @property
+    def probabilistic(self) -> bool:
+        """Whether tokens are Gaussians (otherwise points)."""
+        return self.similarity != "cosine"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.aggregation == "pooling" and self.probabilistic:
+            raise ValueError(
+                f"aggregation='pooling' has no use for similarity={self.similarity!r}; allowed with pooling: cosine"
+            )
+        if not self.probabilistic and self.distance != "variance":
+            raise ValueError(
+                f"distance={self.distance!r} needs token Gaussians; allowed similarity: squared, offset, printed"
+            )
+        if self.weights == "intra+inter" and self.gram == "none":
+            raise ValueError(
+                "weights='intra+inter' needs a Gram matrix; allowed: gram gaussian or dot, or weights uniform or intra"
+            )
+        if self.gram != "gaussian" and self.bandwidth != "fixed":
+            raise ValueError(
+                f"bandwidth={self.bandwidth!r} belongs to Gaussian kernels; allowed with gram={self.gram!r}: fixed"
+            )
+        signed = self.intra == "none" or (self.gram == "dot" and self.weights == "intra+inter")
+        if self.weighting == "normalised" and self.weights != "uniform" and signed:
+            raise ValueError(
+                "weighting='normalised' divides by a sum that may be zero when weights have signs; "
+                "allowed with intra='none' or dot-product inter weights: literal"
+            )
+        return self
+
+
+class LossConfig(Section):
+    """The adaptive contrastive loss and the KL term."""
+
+    eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: plain InfoNCE")
+    beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0: none")
+    margin: Literal["additive", "literal"] = Field(
+        "additive",
+        description="additive: margin off the positive in numerator and denominator; literal: numerator alone",
+    )
+    divergence: Literal["mean", "pooled"] = Field(
+        "mean",
+        description="KL behind the margin: mean over token pairs, or between token-averaged Gaussians",
+    )
+    kl: Literal["sum", "mean"] = Field("sum", description="how the KL term reduces the D dimensions")
+    max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
+
+
+class Config(Section):
+    """One experiment or one model."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    distribution: DistributionConfig = DistributionConfig()
+    score: ScoreConfig = ScoreConfig()
+    loss: LossConfig = LossConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, value in (("eta", self.loss.eta), ("beta", self.loss.beta)):
+            if value > 0 and not self.score.probabilistic:
+                raise ValueError(
+                    f"loss.{name}={value} needs token Gaussians, but score.similarity='cosine' makes points; "
+                    f"allowed: loss.{name}=0, or score.similarity squared, offset, printed"
+                )
+        return self
+
+    @classmethod
+    def build(
+        cls,
+        preset: str = "prota",
+        backbone: str = "clip-vit-b32",
+        overrides: Iterable[str] = (),
+        values: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Defaults, then the row of `BACKBONES`, the row of `PRESETS`, ``values``, the ``overrides``: later wins."""
+        tree: dict[str, Any] = {}
+        _merge(tree, _row("backbone", BACKBONES, backbone))
+        _merge(tree, _row("preset", PRESETS, preset))
+        _merge(tree, values or {})
+        for override in overrides:
+            _merge(tree, _parse_override(override))
+        return cls(**tree)
+
+    @classmethod
+    def from_toml(cls, text: str, overrides: Iterable[str] = ()) -> Self:
+        """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"not valid TOML: {error}") from None
+        rows = {key: values.pop(key) for key in ("preset", "backbone") if key in values}
+        return cls.build(**rows, overrides=overrides, values=values)
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
+        """Read a TOML file; see `from_toml`."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read the config file {path}: {error}") from None
+        try:
+            return cls.from_toml(text, overrides)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    def to_toml(self) -> str:
+        """Every setting, written out: reading it back gives an equal config."""
+        return tomli_w.dumps(self.model_dump())
+
+
+def _row(field: str, table: Mapping[str, dict[str, dict[str, Any]]], name: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(name, str) or name not in table:
+        raise ConfigError(f"{field} = {name!r} is not allowed; allowed: {', '.join(table)}")
+    return table[name]
+
+
+def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    """``score.lambda_=50`` → ``{"score": {"lambda_": 50}}``; a value that is not TOML is taken as a string."""
+    path, equals, raw = override.partition("=")
+    names = [name.strip() for name in path.split(".")]
+    if not equals or not all(names):
+        raise ConfigError(f"override {override!r} is not of the form section.field=value")
+    value: Any
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    for name in reversed(names):
+        value = {name: value}
+    result: dict[str, Any] = value
+    return result
+
+
+def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
+    """One problem that pydantic found, as sentences naming the field and what is allowed there."""
+    field, given = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return [f"{field}.{sentence}" for sentence in cause.sentences]
+    if problem["type"] == "extra_forbidden":
+        known = list(section.model_fields)
+        close = difflib.get_close_matches(field, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return [f"{field} is not a setting; {hint}allowed: {', '.join(known)}"]
+    if problem["type"] == "literal_error":
+        allowed = map(str, get_args(section.model_fields[field].annotation))
+        return [f"{field} = {given!r} is not allowed; allowed: {', '.join(allowed)}"]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not field:
+        return [message]
+    return [f"{field} = {given!r} is not allowed; {message.replace('Input should be', 'allowed:')}"]

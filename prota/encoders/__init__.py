@@ -1,0 +1,1 @@
+"""From words and frames to tokens of one joint width."""

@@ -1,0 +1,179 @@
+"""Where the towers come from: a CLIP model, any vision and text encoder pair, or a toy built in memory.
+
+A `Towers` is made in two ways that end in the same modules: `load_towers` reads pretrained weights (hub ids or
+folders), `rebuild_towers` only builds the architecture from the record that a saved model carries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from prota.config import ConfigError, EncoderConfig
+from prota.encoders.text import HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
+from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder
+
+__all__ = ["Towers", "load_towers", "rebuild_towers"]
+
+_CLIP_IMAGE = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
+_INITIAL_LOGIT_SCALE = 2.6592
+
+
+@dataclass(frozen=True)
+class Towers:
+    """The two towers, and what a saved model must record to build them again."""
+
+    text: TextTower
+    frame: FrameTower
+    tokenizer: Tokenizer
+    logit_scale: float
+    record: dict[str, Any]
+
+    def encoders(self, config: EncoderConfig) -> tuple[TextEncoder, VideoEncoder]:
+        """The encoders of a model around these towers, with a temporal transformer as configured."""
+        temporal = None
+        if config.temporal_layers:
+            temporal = TemporalTransformer(
+                config.width, config.temporal_layers, config.temporal_heads, config.temporal_positions
+            )
+            if config.temporal_init == "clip":
+                temporal.start_from_clip(self.text.model)
+        return TextEncoder(self.text, self.tokenizer, config.text_length), VideoEncoder(self.frame, temporal)
+
+
+def load_towers(config: EncoderConfig) -> Towers:
+    """Towers with pretrained weights (for ``kind = toy``: random ones)."""
+    if config.kind == "toy":
+        return _toy_towers(config)
+    try:
+        return _load_clip(config) if config.kind == "clip" else _load_pair(config)
+    except OSError as error:
+        source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"encoder: cannot load {source}: {reason} (give a hub id that this machine can reach, or a local folder)"
+        ) from None
+
+
+def rebuild_towers(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
+    """The same architecture with random weights, from the record of a saved model; no network."""
+    from transformers import AutoConfig, AutoModel, CLIPConfig, CLIPModel
+
+    if config.kind == "toy":
+        return _toy_towers(config)
+    image = ImageFormat(record["image"]["size"], tuple(record["image"]["mean"]), tuple(record["image"]["deviation"]))
+    tokenizer = PretrainedTokenizer.from_pretrained(folder)
+    if config.kind == "clip":
+        return _clip_towers(config, CLIPModel(CLIPConfig.from_dict(record["clip"])), tokenizer, image)
+    vision, text = (
+        AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32) for side in ("vision", "text")
+    )
+    return _pair_towers(config, vision, text, tokenizer, image)
+
+
+def _load_clip(config: EncoderConfig) -> Towers:
+    from transformers import AutoConfig, CLIPModel
+
+    model_type = AutoConfig.from_pretrained(config.clip).model_type
+    if model_type != "clip":
+        raise ConfigError(
+            f"encoder.clip = {config.clip!r} is a {model_type!r} model; allowed: a CLIP model, or encoder.kind='pair'"
+        )
+    clip = CLIPModel.from_pretrained(config.clip, dtype=torch.float32)
+    tokenizer = PretrainedTokenizer.from_pretrained(config.clip)
+    return _clip_towers(config, clip, tokenizer, _image_format(config.clip, config.image_size, _CLIP_IMAGE))
+
+
+def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
+    for field, given, actual in (
+        ("width", config.width, clip.config.projection_dim),
+        ("image_size", config.image_size, clip.config.vision_config.image_size),
+    ):
+        if given != actual:
+            raise ConfigError(f"encoder.{field} = {given} does not fit {config.clip}; allowed: {actual}")
+    most = clip.config.text_config.max_position_embeddings
+    if config.text_length > most:
+        raise ConfigError(f"encoder.text_length = {config.text_length} exceeds {config.clip}; allowed: up to {most}")
+    return Towers(
+        text=TextTower(clip.text_model, clip.text_projection),
+        frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
+        tokenizer=tokenizer,
+        logit_scale=clip.logit_scale.item(),
+        record={"clip": clip.config.to_dict(), "image": asdict(image)},
+    )
+
+
+def _load_pair(config: EncoderConfig) -> Towers:
+    from transformers import AutoModel
+
+    vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32)
+    text = AutoModel.from_pretrained(config.text, dtype=torch.float32)
+    image = _image_format(config.vision, config.image_size, None)
+    return _pair_towers(config, vision, text, PretrainedTokenizer.from_pretrained(config.text), image)
+
+
+def _pair_towers(config: EncoderConfig, vision: Any, text: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
+    record = {"vision": vision.config.to_dict(), "text": text.config.to_dict(), "image": asdict(image)}
+    # Models of two towers (SigLIP's kind) give the one that is asked for.
+    vision, text = getattr(vision, "vision_model", vision), getattr(text, "text_model", text)
+    patch = getattr(vision.config, "patch_size", 1)
+    if config.image_size % patch:
+        raise ConfigError(
+            f"encoder.image_size = {config.image_size} is not allowed with {config.vision}; "
+            f"allowed: multiples of its patch size {patch}"
+        )
+    # A pooler that no token passes through would be trained by nothing and saved for nothing.
+    if getattr(text, "pooler", None) is not None:
+        text.pooler = None
+    if config.frame_feature != "pooler" and getattr(vision, "pooler", None) is not None:
+        vision.pooler = None
+    features = vision.config.hidden_size * (2 if config.frame_feature == "cls+mean" else 1)
+    return Towers(
+        text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
+        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image),
+        tokenizer=tokenizer,
+        logit_scale=_INITIAL_LOGIT_SCALE,
+        record=record,
+    )
+
+
+def _toy_towers(config: EncoderConfig) -> Towers:
+    from transformers import CLIPConfig, CLIPModel
+
+    vocabulary, sizes = 1024, {"hidden_size": config.width, "intermediate_size": 4 * config.width}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": config.temporal_heads}
+    clip = CLIPModel(
+        CLIPConfig(
+            projection_dim=config.width,
+            text_config=sizes
+            | layers
+            | {
+                "vocab_size": vocabulary,
+                "max_position_embeddings": 77,
+                "bos_token_id": vocabulary - 2,
+                "eos_token_id": vocabulary - 1,
+                "pad_token_id": 0,
+            },
+            vision_config=sizes | layers | {"image_size": config.image_size, "patch_size": config.image_size // 2},
+        )
+    )
+    image = ImageFormat(config.image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+    return _clip_towers(config, clip, HashTokenizer(vocabulary), image)
+
+
+def _image_format(source: str, size: int, default: dict[str, Any] | None) -> ImageFormat:
+    """Mean and deviation from the model's own preprocessor file."""
+    from transformers.image_processing_base import ImageProcessingMixin
+
+    try:
+        values, _ = ImageProcessingMixin.get_image_processor_dict(source)
+    except OSError:
+        if default is None:
+            raise
+        values = default
+    mean, deviation = (tuple(float(value) for value in values[key]) for key in ("image_mean", "image_std"))
+    return ImageFormat(size, mean, deviation)  # type: ignore[arg-type]

@@ -1,0 +1,184 @@
+"""Frames → frame embeddings → temporal transformer → tokens."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prota.types import Tokens
+
+__all__ = ["FrameTower", "ImageFormat", "TemporalTransformer", "VideoEncoder"]
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What a vision encoder wants its pictures to be."""
+
+    size: int
+    mean: tuple[float, float, float]
+    deviation: tuple[float, float, float]
+
+
+class FrameTower(nn.Module):
+    """A vision encoder and the projection of one feature per picture to the joint width."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        projection: nn.Linear,
+        feature: Literal["cls", "mean", "cls+mean", "pooler"],
+        image: ImageFormat,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.projection = projection
+        self.feature = feature
+        self.image = image
+        self.register_buffer("mean", torch.tensor(image.mean)[:, None, None], persistent=False)
+        self.register_buffer("deviation", torch.tensor(image.deviation)[:, None, None], persistent=False)
+        config: Any = model.config
+        self.special_tokens = 1 + getattr(config, "num_register_tokens", 0)
+        self.options = {}
+        takes = inspect.signature(model.forward).parameters
+        if image.size != config.image_size and "interpolate_pos_encoding" in takes:
+            self.options["interpolate_pos_encoding"] = True
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """[F, 3, H, W], uint8 or already normalised floats → [F, D]."""
+        if pictures.dtype == torch.uint8:
+            pictures = (pictures / 255 - self.mean) / self.deviation
+        output = self.model(pixel_values=pictures.to(self.projection.weight.dtype), **self.options)
+        projected: Tensor = self.projection(self._feature(output))
+        return projected
+
+    def _feature(self, output: Any) -> Tensor:
+        feature: Tensor
+        if self.feature == "pooler":
+            feature = output.pooler_output
+            return feature
+        class_token = output.last_hidden_state[:, 0]
+        patches = output.last_hidden_state[:, self.special_tokens :].mean(dim=1)
+        parts = {"cls": [class_token], "mean": [patches], "cls+mean": [class_token, patches]}[self.feature]
+        return torch.cat(parts, dim=-1)
+
+
+class _Attention(nn.Module):
+    # Named as in transformers' CLIP, so that its layers' weights load as they are.
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        query, key, value = (
+            projection(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(-2))
+        return out
+
+
+class _FeedForward(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, values: Tensor) -> Tensor:
+        hidden = self.fc1(values)
+        # CLIP's "quick" approximation of GELU.
+        out: Tensor = self.fc2(hidden * torch.sigmoid(1.702 * hidden))
+        return out
+
+
+class TemporalLayer(nn.Module):
+    """One pre-norm transformer layer of CLIP's kind; no causal mask, padded frames are never attended to."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.layer_norm1, self.layer_norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.self_attn = _Attention(width, heads)
+        self.mlp = _FeedForward(width)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        values = values + self.self_attn(self.layer_norm1(values), mask)
+        out: Tensor = values + self.mlp(self.layer_norm2(values))
+        return out
+
+
+class TemporalTransformer(nn.Module):
+    """Frames in their order, with a residual around the whole.
+
+    Paper gap: "a temporal transformer" reusing parameters of CLIP; CLIP4Clip's sequential transformer, whose layers
+    and positions start from the first ones of CLIP's text transformer.
+    """
+
+    def __init__(self, width: int, layers: int, heads: int, positions: int) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(positions, width)
+        self.layers = nn.ModuleList(TemporalLayer(width, heads) for _ in range(layers))
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02)
+
+    def start_from_clip(self, text_model: Any) -> None:
+        """Copy the first layers and positions of CLIP's text transformer."""
+        width, available, theirs = self.positions.embedding_dim, len(text_model.encoder.layers), text_model.config
+        if (theirs.hidden_size, theirs.intermediate_size) != (width, 4 * width) or available < len(self.layers):
+            raise ValueError(
+                f"encoder.temporal_init='clip' needs a text transformer of width {width} (inside: {4 * width}) with at "
+                f"least {len(self.layers)} layers; this CLIP has {theirs.hidden_size} ({theirs.intermediate_size}) and "
+                f"{available}; allowed: random"
+            )
+        for own, layer in zip(self.layers, text_model.encoder.layers, strict=False):
+            own.load_state_dict(layer.state_dict())
+        positions = text_model.embeddings.position_embedding.weight
+        count = min(len(positions), self.positions.num_embeddings)
+        with torch.no_grad():
+            self.positions.weight[:count] = positions[:count]
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """[B, M, D], [B, M] → [B, M, D]."""
+        count = frames.shape[1]
+        if count > self.positions.num_embeddings:
+            raise ValueError(
+                f"{count} frames, but encoder.temporal_positions={self.positions.num_embeddings}: sample fewer frames"
+            )
+        values = frames + self.positions.weight[:count]
+        for layer in self.layers:
+            values = layer(values, mask)
+        return frames + values
+
+
+class VideoEncoder(nn.Module):
+    """Frames of videos → tokens."""
+
+    def __init__(self, tower: FrameTower, temporal: TemporalTransformer | None) -> None:
+        super().__init__()
+        self.tower = tower
+        self.temporal = temporal
+
+    def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tokens:
+        """[B, M, 3, H, W] (uint8, or floats normalised as ``tower.image`` says), mask [B, M] → tokens [B, M, D].
+
+        Only real frames go through the tower.
+        """
+        if frames.dim() != 5 or frames.shape[2] != 3:
+            raise ValueError(f"frames must be [videos, frames, 3, height, width]; got {list(frames.shape)}")
+        device = self.tower.projection.weight.device
+        mask = torch.ones(frames.shape[:2], dtype=torch.bool) if mask is None else mask
+        mask, frames = mask.to(device), frames.to(device)
+        real = self.tower(frames[mask])
+        embeddings = real.new_zeros(*mask.shape, real.shape[-1])
+        embeddings[mask] = real
+        if self.temporal is not None:
+            embeddings = self.temporal(embeddings, mask)
+        return Tokens(embeddings, mask)

@@ -1,0 +1,82 @@
+"""Recall at k, median and mean rank, in both directions; texts and videos need not be one to one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from prota.ranking import Ranks, rank_of_best, rank_of_target
+
+__all__ = ["RetrievalMetrics", "direction_metrics", "retrieval_metrics"]
+
+
+@dataclass(frozen=True)
+class DirectionMetrics:
+    """Percentages and ranks of one direction."""
+
+    r1: float
+    r5: float
+    r10: float
+    median_rank: float
+    mean_rank: float
+    queries: int
+
+
+@dataclass(frozen=True)
+class RetrievalMetrics:
+    """Both directions."""
+
+    text_to_video: DirectionMetrics
+    video_to_text: DirectionMetrics
+
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        return asdict(self)
+
+
+def direction_metrics(ranks: Ranks) -> DirectionMetrics:
+    """Metrics of the queries with these ranks.
+
+    The median of an even number of ranks is the mean of the two in the middle.
+    """
+    expected = ranks.expected()
+    recalls = {k: 100 * float(ranks.hits(k).mean()) for k in (1, 5, 10)}
+    return DirectionMetrics(
+        r1=recalls[1],
+        r5=recalls[5],
+        r10=recalls[10],
+        median_rank=float(expected.quantile(0.5)),
+        mean_rank=float(expected.mean()),
+        queries=len(expected),
+    )
+
+
+def retrieval_metrics(
+    scores: Tensor, video_of_text: Tensor, candidates: Literal["captions", "videos"] = "captions"
+) -> RetrievalMetrics:
+    """Metrics of a score matrix [A, B] in which text i describes video ``video_of_text[i]``.
+
+    Text to video, every text is a query. Video to text, every video with a caption is one, and its best own caption
+    counts: among all captions, or with ``candidates="videos"`` among videos, each standing for its best caption, the
+    rule of CLIP4Clip and its successors for MSR-VTT full. Videos that no text describes are only candidates.
+    """
+    if video_of_text.shape != scores.shape[:1] or video_of_text.dtype != torch.long:
+        raise ValueError(
+            f"video_of_text must be {scores.shape[0]} whole numbers, one per text; got "
+            f"{list(video_of_text.shape)} of {video_of_text.dtype}"
+        )
+    if int(video_of_text.min()) < 0 or int(video_of_text.max()) >= scores.shape[1]:
+        raise ValueError(f"video_of_text points outside the {scores.shape[1]} videos")
+    text_to_video = rank_of_target(scores, video_of_text)
+    described = torch.unique(video_of_text)
+    if candidates == "videos":
+        best = scores.new_full((len(described), scores.shape[1]), -torch.inf)
+        group = torch.searchsorted(described, video_of_text)
+        best = best.scatter_reduce(0, group[:, None].expand_as(scores), scores, "amax")
+        video_to_text = rank_of_target(best[:, described].T, torch.arange(len(described), device=scores.device))
+    else:
+        own = video_of_text[None] == described[:, None]
+        video_to_text = rank_of_best(scores[:, described].T, own)
+    return RetrievalMetrics(direction_metrics(text_to_video), direction_metrics(video_to_text))

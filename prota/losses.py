@@ -1,0 +1,144 @@
+"""What training minimises: the adaptive contrastive loss and the KL term, as named terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from prota.config import LossConfig
+from prota.types import PreparedTokens, TokenGaussians
+
+__all__ = [
+    "LossTerms",
+    "adaptive_margin",
+    "contrastive_loss",
+    "directional_loss",
+    "inverse_temperature",
+    "kl_to_standard_normal",
+    "prota_loss",
+]
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Scalars of one batch; ``total`` is what is minimised, the others are what it is made of and what to watch."""
+
+    total: Tensor
+    contrastive_t2v: Tensor
+    contrastive_v2t: Tensor
+    kl: Tensor
+    """Without its weight β; 0 where tokens are points."""
+    margin: Tensor
+    """Mean of both directions' margins, without η; 0 where tokens are points."""
+    text_log_var: Tensor
+    """Mean log σ² of the texts' tokens; 0 where tokens are points."""
+    video_log_var: Tensor
+    temperature: Tensor
+    """τ."""
+
+    def floats(self) -> dict[str, float]:
+        """For logs."""
+        return {field.name: getattr(self, field.name).item() for field in fields(self)}
+
+
+def _token_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the real tokens of each item: [A, N, ...] → [A, ...]."""
+    weight = mask.to(values.dtype) / mask.sum(dim=1, keepdim=True)
+    return torch.einsum("an,an...->a...", weight, values)
+
+
+def _item_kl(gaussians: TokenGaussians, config: LossConfig) -> Tensor:
+    per_dimension = 0.5 * (gaussians.log_var.exp() + gaussians.mean.square() - 1 - gaussians.log_var)
+    per_token = per_dimension.sum(dim=-1) if config.kl == "sum" else per_dimension.mean(dim=-1)
+    return _token_mean(per_token, gaussians.mask)
+
+
+def kl_to_standard_normal(texts: TokenGaussians, videos: TokenGaussians, config: LossConfig) -> Tensor:
+    """Eq. (12): L^kl = ½[KL(N_t ‖ N(0, I)) + KL(N_v ‖ N(0, I))].
+
+    Paper gap: how tokens and dimensions are reduced; summed over dimensions (``loss.kl``), mean over an item's real
+    tokens, then over the batch. μ is the un-normalised mean.
+    """
+    return 0.5 * (_item_kl(texts, config).mean() + _item_kl(videos, config).mean())
+
+
+@torch.no_grad()
+def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: LossConfig) -> Tensor:
+    """Eq. (14): m = exp(−KL(N_source ‖ N_target)) of each positive pair, [A].
+
+    Per dimension, KL = ½(log σ²_j − log σ²_i + (σ²_i + (μ_i − μ_j)²)/σ²_j − 1). Every term is a product of something
+    of token i and something of token j, so that the mean over all token pairs is made of means over either side.
+
+    Paper gap: the KL of two token sequences of different lengths; the mean over pairs of real tokens, or that of
+    token-averaged Gaussians (``loss.divergence``). Mean over dimensions, since a sum would drive m to 0. The margin
+    is a target, so it is detached.
+    """
+    mean_i, var_i, log_i = source.mean, source.log_var.exp(), source.log_var
+    mean_j, var_j, log_j = target.mean, target.log_var.exp(), target.log_var
+    if config.divergence == "pooled":
+        mean_i, var_i = _token_mean(mean_i, source.mask), _token_mean(var_i, source.mask)
+        mean_j, var_j = _token_mean(mean_j, target.mask), _token_mean(var_j, target.mask)
+        divergence = 0.5 * (var_j.log() - var_i.log() + (var_i + (mean_i - mean_j).square()) / var_j - 1)
+        return torch.exp(-divergence.mean(dim=-1))
+    square_i = _token_mean(var_i + mean_i.square(), source.mask)
+    scaled = (
+        square_i * _token_mean(1 / var_j, target.mask)
+        - 2 * _token_mean(mean_i, source.mask) * _token_mean(mean_j / var_j, target.mask)
+        + _token_mean(mean_j.square() / var_j, target.mask)
+    )
+    logs = _token_mean(log_j, target.mask) - _token_mean(log_i, source.mask)
+    return torch.exp(-(0.5 * (logs + scaled - 1)).mean(dim=-1))
+
+
+def inverse_temperature(logit_scale: Tensor, config: LossConfig) -> Tensor:
+    """1/τ = exp(logit_scale), clamped as CLIP's is."""
+    return logit_scale.exp().clamp(max=config.max_logit_scale)
+
+
+def directional_loss(scores: Tensor, margin: Tensor | None, scale: Tensor, config: LossConfig) -> Tensor:
+    """Eq. (13): InfoNCE of rows against columns [A, A], positives on the diagonal, less the margin η·m.
+
+    Paper gap: S^d in the printed denominator is S^p. Printed (``literal``), the margin stands in the numerator alone
+    and only adds a constant; ``additive`` takes it from the positive's logit in the denominator too.
+    """
+    targets = torch.arange(len(scores), device=scores.device)
+    if margin is None:
+        return F.cross_entropy(scale * scores, targets)
+    penalty = config.eta * margin
+    if config.margin == "literal":
+        return F.cross_entropy(scale * scores, targets) + (scale * penalty).mean()
+    return F.cross_entropy(scale * (scores - torch.diag(penalty)), targets)
+
+
+def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
+    """Eq. (15): L^contra = ½(L_t2v + L_v2t)."""
+    return 0.5 * (text_to_video + video_to_text)
+
+
+def prota_loss(
+    scores: Tensor, texts: PreparedTokens, videos: PreparedTokens, logit_scale: Tensor, config: LossConfig
+) -> LossTerms:
+    """Eq. (16): L^all = L^contra + β L^kl, with its terms; text i belongs to video i, ``scores`` is [A, A]."""
+    if scores.dim() != 2 or scores.shape[0] != scores.shape[1]:
+        raise ValueError(f"the loss pairs text i with video i and needs a square matrix; got {list(scores.shape)}")
+    scale = inverse_temperature(logit_scale, config)
+    zero = scores.new_zeros(())
+    kl = margin = text_log_var = video_log_var = zero
+    margin_t2v = margin_v2t = None
+    if isinstance(texts.source, TokenGaussians) and isinstance(videos.source, TokenGaussians):
+        kl = kl_to_standard_normal(texts.source, videos.source, config)
+        margin_t2v = adaptive_margin(texts.source, videos.source, config)
+        margin_v2t = adaptive_margin(videos.source, texts.source, config)
+        margin = 0.5 * (margin_t2v.mean() + margin_v2t.mean())
+        text_log_var, video_log_var = (
+            _token_mean(side.log_var.mean(dim=-1), side.mask).mean().detach() for side in (texts.source, videos.source)
+        )
+    elif config.eta or config.beta:
+        raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
+    t2v = directional_loss(scores, margin_t2v, scale, config)
+    v2t = directional_loss(scores.T, margin_v2t, scale, config)
+    total = contrastive_loss(t2v, v2t) + config.beta * kl
+    return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale)

@@ -1,0 +1,174 @@
+"""ProTA: two encoders, a score head and a temperature; encode, score, explain, save, load."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from prota.config import Config, ConfigError
+from prota.encoders.backbones import Towers, load_towers, rebuild_towers
+from prota.encoders.text import TextBatch
+from prota.scoring.score import ScoreHead
+from prota.types import Explanation, PreparedTokens
+
+__all__ = ["ModelFolderError", "ProTA"]
+
+_FORMAT, _VERSION = "prota", 1
+_CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
+
+
+class ModelFolderError(ValueError):
+    """A folder or hub id that is not a whole ProTA model; the message says what is wrong and what to do."""
+
+
+class ProTA(nn.Module):
+    """Texts and videos in, scores out."""
+
+    def __init__(self, config: Config, towers: Towers) -> None:
+        super().__init__()
+        self.config = config
+        self.record = towers.record
+        self.text_encoder, self.video_encoder = towers.encoders(config.encoder)
+        self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
+        self.logit_scale = nn.Parameter(torch.tensor(towers.logit_scale))
+
+    @classmethod
+    def from_config(cls, config: Config) -> ProTA:
+        """A model to train: pretrained towers, new head."""
+        return cls(config, load_towers(config.encoder))
+
+    def encode_text(self, texts: str | Sequence[str] | TextBatch) -> PreparedTokens:
+        """Texts, ready to be scored against any videos."""
+        return self.head.prepare_texts(self.text_encoder(texts))
+
+    def encode_video(self, frames: Tensor, mask: Tensor | None = None) -> PreparedTokens:
+        """Videos, ready to be scored against any texts: frames [B, M, 3, H, W], mask [B, M] (default: all real).
+
+        Frames are uint8, or floats already normalised with the mean and deviation of ``video_encoder.tower.image``.
+        """
+        return self.head.prepare_videos(self.video_encoder(frames, mask))
+
+    def score(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        """Scores [A, B] of every text with every video."""
+        return self.head.score(texts, videos)
+
+    def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
+        """What one score is made of; ``text_encoder.pieces(text)`` names its words."""
+        return self.head.explain(text, video)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write config.json, model.safetensors and the tokenizer; config.json appears last."""
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise ModelFolderError(f"{folder} is a file: give a folder to save the model in")
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+        try:
+            # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
+            self.text_encoder.tokenizer.save(staging)
+            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+            save_file(weights, staging / _WEIGHTS_FILE, metadata={"format": "pt"})
+            record = {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "config": self.config.model_dump(),
+                "towers": self.record,
+            }
+            (staging / _CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            # safetensors writes for the owner's eyes alone; the others follow the umask.
+            shutil.copymode(staging / _CONFIG_FILE, staging / _WEIGHTS_FILE)
+            for path in sorted(staging.iterdir(), key=lambda path: path.name == _CONFIG_FILE):
+                os.replace(path, folder / path.name)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> ProTA:
+        """A saved model, from a folder or a hub id, on the CPU and in evaluation mode."""
+        folder = _resolve(source)
+        record = _read_record(folder)
+        try:
+            config = Config(**record["config"])
+            model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
+        except (ConfigError, KeyError, TypeError, OSError) as error:
+            raise ModelFolderError(
+                f"{folder / _CONFIG_FILE} does not describe a model this version can build: {error}"
+            ) from None
+        _load_weights(model, folder / _WEIGHTS_FILE)
+        return model.eval()
+
+
+def _resolve(source: str | Path) -> Path:
+    if Path(source).is_dir():
+        return Path(source)
+    if Path(source).exists():
+        raise ModelFolderError(f"{source} is a file: give the folder that save_pretrained wrote")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+        raise ModelFolderError(f"{source}: no such folder, and not a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", "*.safetensors", "*.model"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelFolderError(f"{source}: no such folder here, and not to be had from the hub: {reason}") from None
+
+
+def _read_record(folder: Path) -> dict[str, Any]:
+    path = folder / _CONFIG_FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(
+            f"{folder} holds no {_CONFIG_FILE}: not a ProTA model, or its saving was interrupted; save it again"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelFolderError(f"{path} cannot be read: {error}; save the model again") from None
+    if not isinstance(record, dict) or record.get("format") != _FORMAT:
+        kind = record.get("model_type") if isinstance(record, dict) else None
+        hint = f" but a {kind!r} one: use it as a backbone (encoder.clip, .vision or .text)" if kind else ""
+        raise ModelFolderError(f"{folder} is not a ProTA model{hint}")
+    if record.get("version") != _VERSION:
+        raise ModelFolderError(
+            f"{folder} is of format version {record.get('version')}, this prota reads version {_VERSION}: "
+            "upgrade prota, or save the model again"
+        )
+    return record
+
+
+def _load_weights(model: ProTA, path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise ModelFolderError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
+    except (OSError, SafetensorError) as error:
+        raise ModelFolderError(
+            f"{path} is damaged or cut short ({str(error).splitlines()[0]}); copy or save it again"
+        ) from None
+    own = model.state_dict()
+    wrong = [f"{name} is missing" for name in own if name not in weights]
+    wrong += [f"{name} is not part of the model" for name in weights if name not in own]
+    wrong += [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ModelFolderError(f"{path} does not fit its {_CONFIG_FILE}: {wrong[0]}{more}; save the model again")
+    model.load_state_dict(weights)

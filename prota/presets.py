@@ -1,0 +1,43 @@
+"""Two tables of named settings: heads with their losses, and backbones. A row lists what differs from the defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["BACKBONES", "PRESETS"]
+
+# The rows of the paper's ablation table, by its own names; then two rows of ours. Defaults are the row `prota`.
+_POINTS: dict[str, Any] = {"similarity": "cosine"}
+_NO_LOSS: dict[str, Any] = {"eta": 0.0, "beta": 0.0}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "global-pooling": {"score": _POINTS | {"aggregation": "pooling"}, "loss": _NO_LOSS},
+    "mean-max": {"score": _POINTS | {"weights": "uniform", "lambda_": "max"}, "loss": _NO_LOSS},
+    "lda": {"score": _POINTS | {"weights": "uniform"}, "loss": _NO_LOSS},
+    "lda+dot-intra": {"score": _POINTS | {"weights": "intra", "gram": "dot"}, "loss": _NO_LOSS},
+    "lda+dot-intra+inter": {"score": _POINTS | {"gram": "dot"}, "loss": _NO_LOSS},
+    "lda+intra": {"score": _POINTS | {"weights": "intra"}, "loss": _NO_LOSS},
+    "dpa": {"score": _POINTS, "loss": _NO_LOSS},
+    "dpa-p": {"loss": _NO_LOSS},
+    "dpa-p+kl": {"loss": {"eta": 0.0}},
+    "prota": {},
+    # Weighted token interaction of DRL: hard maximum, weights from bare tokens.
+    "wti": {"score": _POINTS | {"weights": "intra", "gram": "none", "lambda_": "max"}, "loss": _NO_LOSS},
+    # Every equation to the letter: Eq. 5 without softmax, Eq. 9 without residual, -W2 in Eq. 10, Eq. 13's numerator.
+    "prota-printed": {
+        "distribution": {"mean": "plain"},
+        "score": {"similarity": "printed", "intra": "none"},
+        "loss": {"margin": "literal"},
+    },
+}
+
+BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
+    "clip-vit-b32": {},
+    "clip-vit-b16": {"encoder": {"clip": "openai/clip-vit-base-patch16"}},
+    "dinov2-small+minilm": {
+        "encoder": {"kind": "pair", "width": 384, "temporal_init": "random", "temporal_layers": 2},
+        "score": {"text_pooling": "mean"},
+    },
+    "toy": {
+        "encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2, "temporal_heads": 4},
+    },
+}

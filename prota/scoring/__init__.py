@@ -1,0 +1,1 @@
+"""The paper's mathematics, readable: token distributions → similarities → aggregation → score."""

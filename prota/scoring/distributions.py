@@ -1,0 +1,53 @@
+"""From token points to token Gaussians."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from prota.config import DistributionConfig
+from prota.types import TokenGaussians, Tokens
+
+__all__ = ["GaussianHead", "two_layer_mlp"]
+
+
+def two_layer_mlp(width: int, outputs: int) -> nn.Sequential:
+    """D → D → outputs.
+
+    Paper gap: the paper says "two-layer MLP" and no activation; ReLU, as in the token-weight heads of DRL.
+    """
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+class GaussianHead(nn.Module):
+    """W^mean and W^var of one modality."""
+
+    def __init__(self, width: int, config: DistributionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.mean = two_layer_mlp(width, width)
+        self.log_var = two_layer_mlp(width, width)
+        self._start()
+
+    def _start(self) -> None:
+        last_mean, last_var = self.mean[-1], self.log_var[-1]
+        assert isinstance(last_mean, nn.Linear)
+        assert isinstance(last_var, nn.Linear)
+        if self.config.mean == "residual":
+            nn.init.zeros_(last_mean.weight)
+            nn.init.zeros_(last_mean.bias)
+        nn.init.constant_(last_var.bias, self.config.log_var_init)
+
+    def forward(self, tokens: Tokens) -> TokenGaussians:
+        """Eq. (9): μ = W^mean(f), σ² = exp W^var(f).
+
+        Paper gap: printed, μ forgets the backbone's alignment at the start of training; ``residual`` adds f, with
+        W^mean starting at zero. log σ² is clamped and starts low, since at 0 the variances would swamp the means.
+        """
+        values = tokens.embeddings
+        mean: Tensor = self.mean(values)
+        if self.config.mean == "residual":
+            mean = values + mean
+        log_var: Tensor = self.log_var(values)
+        log_var = torch.clamp(log_var, self.config.log_var_min, self.config.log_var_max)
+        return TokenGaussians(mean, log_var, tokens.mask)

@@ -1,0 +1,283 @@
+"""The score of texts and videos: what one side needs alone is prepared once, then pairs are scored block by block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from prota.config import DistributionConfig, ScoreConfig
+from prota.scoring.aggregation import (
+    combine_directions,
+    double_weight,
+    inter_modality,
+    intra_modality,
+    low_dimension,
+    pooling_weights,
+    uniform_weights,
+)
+from prota.scoring.distributions import GaussianHead, two_layer_mlp
+from prota.scoring.similarity import (
+    cosine_similarity,
+    gram_block,
+    mean_cross_distance,
+    pair_bandwidth,
+    token_similarity,
+)
+from prota.types import Explanation, PreparedTokens, TokenGaussians, Tokens
+
+__all__ = ["ScoreHead"]
+
+# Elements of one pair tensor in a block; about ten such tensors are alive at a time.
+_BLOCK_ELEMENTS = 2**19
+
+
+@dataclass(frozen=True)
+class _Pieces:
+    """What a block of scores is made of, padding included; leading axes [A, B], or 1 where the pair does not matter."""
+
+    similarity: Tensor
+    text_low: Tensor
+    video_low: Tensor
+    text_intra: Tensor
+    video_intra: Tensor
+    text_inter: Tensor | None
+    video_inter: Tensor | None
+    text_weight: Tensor
+    video_weight: Tensor
+
+
+class _Side(nn.Module):
+    """The learned parts of one modality."""
+
+    def __init__(self, width: int, score: ScoreConfig, distribution: DistributionConfig) -> None:
+        super().__init__()
+        weighted = score.aggregation == "tokens" and score.weights != "uniform"
+        self.gaussian = GaussianHead(width, distribution) if score.probabilistic else None
+        self.weight = two_layer_mlp(width, 1) if weighted else None
+
+    def represent(self, tokens: Tokens) -> Tokens | TokenGaussians:
+        """Points or Gaussians in at least single precision, zero at padding whatever stood there."""
+        padding = ~tokens.mask.unsqueeze(-1)
+        points = tokens.embeddings.masked_fill(padding, 0)
+        if points.dtype in (torch.float16, torch.bfloat16):
+            points = points.float()
+        clean = Tokens(points, tokens.mask)
+        if self.gaussian is None:
+            return clean
+        gaussians: TokenGaussians = self.gaussian(clean)
+        mean, log_var = gaussians.mean.masked_fill(padding, 0), gaussians.log_var.masked_fill(padding, 0)
+        return TokenGaussians(mean, log_var, tokens.mask)
+
+
+class ScoreHead(nn.Module):
+    """ProTA's score, and every ablation of it, over given tokens."""
+
+    bandwidth_estimate: Tensor
+
+    def __init__(self, width: int, score: ScoreConfig, distribution: DistributionConfig) -> None:
+        super().__init__()
+        self.config = score
+        self.text = _Side(width, score, distribution)
+        self.video = _Side(width, score, distribution)
+        if score.bandwidth == "learned":
+            self.log_bandwidth = nn.Parameter(torch.tensor(math.log(score.bandwidth_value)))
+        elif score.bandwidth == "estimated":
+            self.register_buffer("bandwidth_estimate", torch.tensor(math.nan))
+
+    @property
+    def bandwidth(self) -> Tensor | float:
+        """b of the Gaussian kernels, unless each pair has its own."""
+        if self.config.bandwidth == "learned":
+            return self.log_bandwidth.exp()
+        if self.config.bandwidth == "estimated":
+            if math.isnan(float(self.bandwidth_estimate)):
+                raise ValueError(
+                    "score.bandwidth='estimated', but nothing was estimated yet: call estimate_bandwidth with "
+                    "training tokens first"
+                )
+            return self.bandwidth_estimate
+        return self.config.bandwidth_value
+
+    @torch.no_grad()
+    def estimate_bandwidth(self, batches: Iterable[tuple[Tokens, Tokens]]) -> float:
+        """Set b of ``bandwidth = estimated`` from (text tokens, video tokens) of the training data."""
+        if self.config.bandwidth != "estimated":
+            raise ValueError(f"score.bandwidth={self.config.bandwidth!r} is not estimated; allowed here: estimated")
+        totals: dict[_Side, tuple[Tensor | float, int]] = {self.text: (0.0, 0), self.video: (0.0, 0)}
+        for batch in batches:
+            for side, tokens in zip((self.text, self.video), batch, strict=True):
+                total, count = totals[side]
+                direction = F.normalize(_points(side.represent(tokens)).double(), dim=-1)
+                totals[side] = total + direction.sum(dim=(0, 1)), count + int(tokens.mask.sum())
+        (text_sum, text_count), (video_sum, video_count) = totals.values()
+        if not isinstance(text_sum, Tensor) or not isinstance(video_sum, Tensor):
+            raise ValueError("no tokens to estimate the bandwidth from: give at least one batch")
+        estimate = mean_cross_distance(text_sum / text_count, video_sum / video_count)
+        self.bandwidth_estimate.fill_(estimate)
+        return estimate
+
+    def prepare_texts(self, tokens: Tokens) -> PreparedTokens:
+        """Everything of the texts that does not depend on a video."""
+        return self._prepare(self.text, tokens, last_only=self.config.text_pooling == "last")
+
+    def prepare_videos(self, tokens: Tokens) -> PreparedTokens:
+        """Everything of the videos that does not depend on a text."""
+        return self._prepare(self.video, tokens, last_only=False)
+
+    def _prepare(self, side: _Side, tokens: Tokens, last_only: bool) -> PreparedTokens:
+        with torch.autocast(tokens.embeddings.device.type, enabled=False):
+            source = side.represent(tokens)
+            direction = F.normalize(_points(source), dim=-1)
+            spread = None
+            if isinstance(source, TokenGaussians):
+                exponent = source.log_var if self.config.distance == "variance" else 0.5 * source.log_var
+                spread = exponent.exp().masked_fill(~source.mask.unsqueeze(-1), 0)
+            weight: Tensor | None
+            if self.config.aggregation == "pooling":
+                weight = pooling_weights(direction, tokens.mask, last_only)
+            elif side.weight is None:
+                weight = uniform_weights(tokens.mask, direction.dtype)
+            elif self.config.bandwidth == "batch":
+                weight = None
+            else:
+                weight = self._intra(side.weight, direction, source, self.bandwidth)
+            return PreparedTokens(direction, spread, weight, tokens.mask, source)
+
+    def _intra(
+        self, mlp: nn.Module, direction: Tensor, source: Tokens | TokenGaussians, bandwidth: Tensor | float
+    ) -> Tensor:
+        """Weights by the own side, [A, N]; with one bandwidth per pair, [..., 1, 1], [A, B, N] or [B, A, N]."""
+        points, mask = _points(source), source.mask
+        if isinstance(bandwidth, Tensor) and bandwidth.dim() == 4:
+            direction, points, mask = direction[:, None], points[:, None], mask[:, None]
+        gram = None
+        if self.config.gram != "none":
+            gram = gram_block(direction @ direction.transpose(-1, -2), bandwidth, self.config)
+        return intra_modality(gram, points, mask, mlp, self.config)
+
+    def score(self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int = _BLOCK_ELEMENTS) -> Tensor:
+        """Eq. (11): S^p of every text with every video, [A, B]; S where tokens are points.
+
+        Works through blocks of pairs, so that its memory does not grow with A · B · N · M.
+        """
+        with torch.autocast(texts.direction.device.type, enabled=False):
+            if self.config.aggregation == "pooling":
+                return _pooled(texts) @ _pooled(videos).T
+            rows, columns = self._block_shape(texts, videos, block_elements)
+            video_blocks = _blocks(videos, columns)
+            return torch.cat(
+                [
+                    torch.cat([self._score_block(text_block, video_block) for video_block in video_blocks], dim=1)
+                    for text_block in _blocks(texts, rows)
+                ]
+            )
+
+    def _block_shape(self, texts: PreparedTokens, videos: PreparedTokens, elements: int) -> tuple[int, int]:
+        (_, n, width), m = texts.direction.shape, videos.mask.shape[1]
+        per_pair = n * m
+        if texts.weight is None:
+            # The own blocks of both sides and the inputs of their MLPs then exist once per pair.
+            per_pair += n * n + m * m + (n + m) * width
+        pairs = max(1, elements // per_pair)
+        columns = min(len(videos), max(1, math.isqrt(pairs)))
+        return max(1, pairs // columns), columns
+
+    def _score_block(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        pieces = self._pieces(texts, videos)
+        return combine_directions(pieces.text_low, pieces.text_weight, pieces.video_low, pieces.video_weight)
+
+    def _pieces(self, texts: PreparedTokens, videos: PreparedTokens) -> _Pieces:
+        """Eq. 1 to 7 for every pair of a block."""
+        config = self.config
+        cosines = cosine_similarity(texts, videos)
+        similarity = token_similarity(texts, videos, cosines, config)
+        text_mask, video_mask = texts.mask[:, None, None, :], videos.mask[None, :, None, :]
+        text_intra, video_intra = self._own_weights(texts, videos)
+        text_inter = video_inter = None
+        if config.weights == "intra+inter":
+            gram = gram_block(cosines, self._cross_bandwidth(texts, videos), config)
+            text_inter = inter_modality(gram, video_mask, config.xi)
+            video_inter = inter_modality(gram.transpose(-1, -2), text_mask, config.xi)
+        return _Pieces(
+            similarity=similarity,
+            text_low=low_dimension(similarity, video_mask, config.lambda_),
+            video_low=low_dimension(similarity.transpose(-1, -2), text_mask, config.lambda_),
+            text_intra=text_intra,
+            video_intra=video_intra,
+            text_inter=text_inter,
+            video_inter=video_inter,
+            text_weight=double_weight(text_intra, text_inter, config),
+            video_weight=double_weight(video_intra, video_inter, config),
+        )
+
+    def _cross_bandwidth(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor | float:
+        if self.config.bandwidth == "batch":
+            return pair_bandwidth(texts, videos)[:, :, None, None]
+        return self.bandwidth
+
+    def _own_weights(self, texts: PreparedTokens, videos: PreparedTokens) -> tuple[Tensor, Tensor]:
+        """Weights by the own side, as [A, 1 or B, N] and [1 or A, B, M]."""
+        if texts.weight is not None and videos.weight is not None:
+            return texts.weight[:, None], videos.weight[None]
+        if texts.source is None or videos.source is None or self.text.weight is None or self.video.weight is None:
+            raise ValueError("score.bandwidth='batch' needs the tokens' source, which these prepared tokens lack")
+        bandwidth = self._cross_bandwidth(texts, videos)
+        assert isinstance(bandwidth, Tensor)
+        text = self._intra(self.text.weight, texts.direction, texts.source, bandwidth)
+        video = self._intra(self.video.weight, videos.direction, videos.source, bandwidth.transpose(0, 1))
+        return text, video.transpose(0, 1)
+
+    def _pooling_pieces(self, texts: PreparedTokens, videos: PreparedTokens) -> _Pieces:
+        """Pooled vectors are sums of weighted tokens, so their dot product splits over words and over frames."""
+        cosines = cosine_similarity(texts, videos)
+        assert texts.weight is not None
+        assert videos.weight is not None
+        text, video = texts.weight[:, None], videos.weight[None]
+        text_low, video_low = (cosines * video.unsqueeze(-2)).sum(-1), (cosines * text.unsqueeze(-1)).sum(-2)
+        return _Pieces(cosines, text_low, video_low, text, video, None, None, text, video)
+
+    @torch.no_grad()
+    def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
+        """The pieces of the score of one text and one video."""
+        if len(text) != 1 or len(video) != 1:
+            raise ValueError(f"explain takes one text and one video; got {len(text)} texts and {len(video)} videos")
+        pooling = self.config.aggregation == "pooling"
+        pieces = self._pooling_pieces(text, video) if pooling else self._pieces(text, video)
+        words, frames = text.mask[0], video.mask[0]
+        return Explanation(
+            similarities=pieces.similarity[0, 0][words][:, frames],
+            text_low=pieces.text_low[0, 0][words],
+            video_low=pieces.video_low[0, 0][frames],
+            text_intra=pieces.text_intra[0, 0][words],
+            video_intra=pieces.video_intra[0, 0][frames],
+            text_inter=None if pieces.text_inter is None else pieces.text_inter[0, 0][words],
+            video_inter=None if pieces.video_inter is None else pieces.video_inter[0, 0][frames],
+            text_weight=pieces.text_weight[0, 0][words],
+            video_weight=pieces.video_weight[0, 0][frames],
+            text_uncertainty=self._uncertainty(text),
+            video_uncertainty=self._uncertainty(video),
+        )
+
+    def _uncertainty(self, item: PreparedTokens) -> Tensor | None:
+        if item.spread is None:
+            return None
+        log_spread = item.spread[0][item.mask[0]].log().mean(dim=-1)
+        return log_spread if self.config.distance == "variance" else 2 * log_spread
+
+
+def _points(source: Tokens | TokenGaussians) -> Tensor:
+    return source.mean if isinstance(source, TokenGaussians) else source.embeddings
+
+
+def _pooled(items: PreparedTokens) -> Tensor:
+    assert items.weight is not None
+    return torch.einsum("an,and->ad", items.weight, items.direction)
+
+
+def _blocks(items: PreparedTokens, size: int) -> list[PreparedTokens]:
+    return [items[start : start + size] for start in range(0, len(items), size)]

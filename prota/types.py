@@ -1,0 +1,179 @@
+"""The objects that travel between the parts. Letters are fixed here and used everywhere:
+
+A texts, B videos, N text tokens, M video tokens (frames), D joint width. Where one function serves both sides,
+``A`` and ``N`` stand for either. Masks are bool, True = a real token. Text is axis 0 of every pair tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["Explanation", "PreparedTokens", "TokenGaussians", "Tokens"]
+
+
+def _check(name: str, values: Tensor, mask: Tensor) -> None:
+    if values.dim() != 3 or mask.shape != values.shape[:2]:
+        raise ValueError(
+            f"{name} must be [items, tokens, D] with a mask [items, tokens]; got {list(values.shape)} "
+            f"with a mask {list(mask.shape)}"
+        )
+    if mask.dtype != torch.bool:
+        raise ValueError(f"the mask of {name} must be bool (True = a real token); got {mask.dtype}")
+    if not bool(mask.any(dim=1).all()):
+        empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
+        raise ValueError(f"{name} {empty} have no real token: an item of padding alone cannot be scored")
+
+
+class _Batch:
+    """What the batches of items below have in common: one item per entry of axis 0 in every tensor."""
+
+    def map(self, change: Any) -> Self:
+        """The same batch with ``change`` applied to every tensor."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return type(self)(**{name: _apply(value, change) for name, value in values.items()})
+
+    def to(self, target: torch.device | str | torch.dtype) -> Self:
+        """Moved to a device, or with its floating-point tensors cast to a dtype (masks stay bool)."""
+        if isinstance(target, torch.dtype):
+            return self.map(lambda tensor: tensor.to(target) if tensor.is_floating_point() else tensor)
+        return self.map(lambda tensor: tensor.to(target))
+
+    def detach(self) -> Self:
+        return self.map(lambda tensor: tensor.detach())
+
+    def __getitem__(self, items: slice | Sequence[int] | Tensor) -> Self:
+        """A batch of some of the items."""
+        return self.map(lambda tensor: tensor[items])
+
+
+def _apply(value: Any, change: Any) -> Any:
+    if value is None:
+        return None
+    return value.map(change) if isinstance(value, _Batch) else change(value)
+
+
+@dataclass(frozen=True)
+class Tokens(_Batch):
+    """Tokens as points: what an encoder makes of a batch of texts or videos."""
+
+    embeddings: Tensor
+    """[A, N, D], as the encoder gives them, not normalised."""
+    mask: Tensor
+    """[A, N] bool."""
+
+    def __post_init__(self) -> None:
+        _check("Tokens", self.embeddings, self.mask)
+
+
+@dataclass(frozen=True)
+class TokenGaussians(_Batch):
+    """Tokens as diagonal Gaussians."""
+
+    mean: Tensor
+    """[A, N, D], not normalised."""
+    log_var: Tensor
+    """[A, N, D], log σ²."""
+    mask: Tensor
+    """[A, N] bool."""
+
+    def __post_init__(self) -> None:
+        _check("TokenGaussians", self.mean, self.mask)
+        if self.log_var.shape != self.mean.shape:
+            raise ValueError(f"log_var {list(self.log_var.shape)} must have mean's shape {list(self.mean.shape)}")
+
+
+@dataclass(frozen=True)
+class PreparedTokens(_Batch):
+    """One side of a score: all that does not depend on the other side, computed once per item.
+
+    A stored video is scored from ``direction``, ``spread``, ``weight`` and ``mask`` alone. Padding is zero in all.
+    """
+
+    direction: Tensor
+    """[A, N, D], L2-normalised tokens (their means, where they are Gaussians)."""
+    spread: Tensor | None
+    """[A, N, D], σ² or σ as ``score.distance`` says; None where tokens are points."""
+    weight: Tensor | None
+    """[A, N], what a token weighs by its own side; None where that depends on the pair (bandwidth = batch)."""
+    mask: Tensor
+    """[A, N] bool."""
+    source: Tokens | TokenGaussians | None = None
+    """What these were prepared from: the losses need it, and bandwidth = batch; stores leave it out."""
+
+    def __post_init__(self) -> None:
+        _check("PreparedTokens", self.direction, self.mask)
+
+    def __len__(self) -> int:
+        return self.mask.shape[0]
+
+    def without_source(self) -> PreparedTokens:
+        """Only what a score against this side needs."""
+        return PreparedTokens(self.direction, self.spread, self.weight, self.mask)
+
+    @staticmethod
+    def cat(parts: Sequence[PreparedTokens]) -> PreparedTokens:
+        """Join batches, padding the token axis to the longest; sources are left out."""
+        if not parts:
+            raise ValueError("nothing to join: give at least one batch")
+        length = max(part.mask.shape[1] for part in parts)
+        padded = [part.without_source().map(lambda tensor: _pad_tokens(tensor, length)) for part in parts]
+        columns = {}
+        for name in ("direction", "spread", "weight", "mask"):
+            tensors = [getattr(part, name) for part in padded]
+            if any(tensor is None for tensor in tensors) != all(tensor is None for tensor in tensors):
+                raise ValueError(f"cannot join batches of which only some have {name}: they are of different models")
+            columns[name] = None if tensors[0] is None else torch.cat(tensors)
+        return PreparedTokens(**columns)  # type: ignore[arg-type]
+
+
+def _pad_tokens(tensor: Tensor, length: int) -> Tensor:
+    missing = length - tensor.shape[1]
+    return F.pad(tensor, (0, 0, 0, missing) if tensor.dim() == 3 else (0, missing))
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The pieces of one text-video score; padding is left out. ``score`` is exactly the sum of all contributions."""
+
+    similarities: Tensor
+    """[N, M], s of every word and frame."""
+    text_low: Tensor
+    """[N], l of each word."""
+    video_low: Tensor
+    """[M], l of each frame."""
+    text_intra: Tensor
+    """[N], h of each word by its own side (as a plain weight where the preset has no such head)."""
+    video_intra: Tensor
+    """[M]."""
+    text_inter: Tensor | None
+    """[N], h of each word by the other side; None where the preset has none."""
+    video_inter: Tensor | None
+    """[M]."""
+    text_weight: Tensor
+    """[N], ĥ, the weight that multiplies l."""
+    video_weight: Tensor
+    """[M]."""
+    text_uncertainty: Tensor | None
+    """[N], mean log σ² of each word; None where tokens are points."""
+    video_uncertainty: Tensor | None
+    """[M]."""
+
+    @property
+    def text_contributions(self) -> Tensor:
+        """[N], what each word adds to the score."""
+        return 0.5 * self.text_low * self.text_weight
+
+    @property
+    def video_contributions(self) -> Tensor:
+        """[M], what each frame adds to the score."""
+        return 0.5 * self.video_low * self.video_weight
+
+    @property
+    def score(self) -> float:
+        return float(self.text_contributions.sum() + self.video_contributions.sum())

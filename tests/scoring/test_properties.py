@@ -1,0 +1,255 @@
+"""What must never move a score, gradients of every branch, and the smallest and largest inputs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from prota.config import DistributionConfig, ScoreConfig
+from prota.scoring.score import ScoreHead
+from prota.types import PreparedTokens, TokenGaussians, Tokens
+from tests.cases import SCORE_VARIANTS, Case, random_head, random_tokens
+
+variants = st.sampled_from(sorted(SCORE_VARIANTS))
+lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4).map(tuple)
+seeds = st.integers(0, 2**16)
+quickly = settings(max_examples=60, deadline=None)
+
+
+def make(variant: str, seed: int, text_lengths: tuple[int, ...], video_lengths: tuple[int, ...]) -> Case:
+    torch.manual_seed(seed)
+    return Case.random(ScoreConfig(**SCORE_VARIANTS[variant]), None, text_lengths, video_lengths, width=6)
+
+
+def score(head: ScoreHead, texts: Tokens, videos: Tokens, **options: int) -> Tensor:
+    return head.score(head.prepare_texts(texts), head.prepare_videos(videos), **options)
+
+
+def padded(tokens: Tokens, extra: int, value: float) -> Tokens:
+    embeddings = torch.nn.functional.pad(tokens.embeddings, (0, 0, 0, extra), value=value)
+    return Tokens(embeddings, torch.nn.functional.pad(tokens.mask, (0, extra)))
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance)
+
+
+@quickly
+@given(variants, seeds, lengths, lengths, st.integers(1, 4), st.sampled_from([0.0, 1e6, math.nan, math.inf]))
+def test_padding_moves_no_score(
+    variant: str, seed: int, text: tuple[int, ...], video: tuple[int, ...], extra: int, value: float
+) -> None:
+    case = make(variant, seed, text, video)
+    longer = score(case.head, padded(case.texts, extra, value), padded(case.videos, extra, value))
+    close(longer, case.scores())
+
+
+@quickly
+@given(variants, seeds, lengths, lengths)
+def test_permuting_a_batch_permutes_its_scores(
+    variant: str, seed: int, text: tuple[int, ...], video: tuple[int, ...]
+) -> None:
+    case = make(variant, seed, text, video)
+    rows, columns = torch.randperm(len(text)), torch.randperm(len(video))
+    close(score(case.head, case.texts[rows], case.videos[columns]), case.scores()[rows][:, columns])
+
+
+@quickly
+@given(variants, seeds, lengths, lengths, st.integers(1, 200))
+def test_blocks_move_no_score(
+    variant: str, seed: int, text: tuple[int, ...], video: tuple[int, ...], elements: int
+) -> None:
+    case = make(variant, seed, text, video)
+    close(score(case.head, case.texts, case.videos, block_elements=elements), case.scores())
+
+
+@quickly
+@given(variants, seeds, lengths, lengths)
+def test_a_pair_scores_alone_as_it_does_in_a_batch(
+    variant: str, seed: int, text: tuple[int, ...], video: tuple[int, ...]
+) -> None:
+    case = make(variant, seed, text, video)
+    alone = score(case.head, case.texts[-1:], case.videos[:1])
+    close(alone[0, 0], case.scores()[-1, 0])
+
+
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)])
+def test_dtype_moves_scores_within_tolerance(variant: str, dtype: torch.dtype, tolerance: float) -> None:
+    # Raw MLP weights are unbounded, so tolerances are relative to the largest score.
+    case = make(variant, 1, (4, 2), (3, 1))
+    expected = case.scores().detach()
+    actual = score(case.head.float(), case.texts.to(dtype), case.videos.to(dtype)).double()
+    close(actual, expected, tolerance * max(1.0, float(expected.abs().max())))
+
+
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_one_word_one_frame_one_item(variant: str) -> None:
+    case = make(variant, 2, (1,), (1,))
+    assert case.scores().shape == (1, 1)
+    close(case.scores(), case.oracle_scores(), 1e-9)
+
+
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_explanation_sums_to_the_score(variant: str) -> None:
+    case = make(variant, 3, (5, 2), (3, 4))
+    head, expected = case.head, case.scores().detach()
+    for a in range(2):
+        for b in range(2):
+            text = head.prepare_texts(padded(case.texts[a : a + 1], 2, math.nan))
+            explanation = head.explain(text, head.prepare_videos(case.videos[b : b + 1]))
+            assert explanation.similarities.shape == ([5, 2][a], [3, 4][b])
+            total = explanation.text_contributions.sum() + explanation.video_contributions.sum()
+            assert explanation.score == float(total)
+            assert explanation.score == pytest.approx(float(expected[a, b]), abs=1e-12)
+
+
+def test_explain_wants_one_of_each() -> None:
+    case = make("prota", 0, (2, 2), (2,))
+    with pytest.raises(ValueError, match="one text and one video; got 2 texts and 1 videos"):
+        case.head.explain(case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos))
+
+
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_gradients_of_every_branch(variant: str) -> None:
+    """Analytic against numeric gradients in float64: for the tokens of both sides and every parameter of the head."""
+    config = ScoreConfig(**SCORE_VARIANTS[variant])
+    case = Case.random(config, None, (2, 3), (3, 1), width=3)
+    head = case.head
+    parameters = dict(head.named_parameters())
+
+    def function(text: Tensor, video: Tensor, *values: Tensor) -> Tensor:
+        replaced = dict(zip(parameters, values, strict=True))
+        texts, videos = Tokens(text, case.texts.mask), Tokens(video, case.videos.mask)
+        return torch.func.functional_call(_Scorer(head), {f"head.{k}": v for k, v in replaced.items()}, (texts, videos))
+
+    tokens = [tokens.embeddings.nan_to_num(0.0).requires_grad_() for tokens in (case.texts, case.videos)]
+    values = [parameter.detach().clone().requires_grad_() for parameter in parameters.values()]
+    if config.bandwidth == "batch" and config.weights != "uniform":
+        # Its bandwidth is detached by definition, which numeric differences cannot know: only what does not move it.
+        values = [v.requires_grad_(name.endswith(WEIGHT_HEADS)) for name, v in zip(parameters, values, strict=True)]
+        tokens = [token.detach() for token in tokens]
+    assert torch.autograd.gradcheck(function, (*tokens, *values), atol=1e-6, rtol=1e-4)
+
+
+WEIGHT_HEADS = ("weight.0.weight", "weight.0.bias", "weight.2.weight", "weight.2.bias")
+
+
+class _Scorer(torch.nn.Module):
+    def __init__(self, head: ScoreHead) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, texts: Tokens, videos: Tokens) -> Tensor:
+        return score(self.head, texts, videos)
+
+
+def test_the_batch_bandwidth_is_detached() -> None:
+    """Its gradient equals that of the same head with that bandwidth written in as a number."""
+    torch.manual_seed(4)
+    batch = Case.random(ScoreConfig(bandwidth="batch"), None, (3,), (2,), width=4)
+    from prota.scoring.similarity import pair_bandwidth
+
+    texts, videos = batch.head.prepare_texts(batch.texts), batch.head.prepare_videos(batch.videos)
+    fixed = ScoreConfig(bandwidth_value=float(pair_bandwidth(texts, videos)))
+    twin = ScoreHead(4, fixed, DistributionConfig()).double()
+    twin.load_state_dict(batch.head.state_dict())
+    gradients = []
+    for head in (batch.head, twin):
+        token = batch.texts.embeddings.clone().requires_grad_()
+        score(head, Tokens(token, batch.texts.mask), batch.videos).sum().backward()
+        gradients.append(token.grad)
+    close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_identical_tokens_have_finite_gradients(variant: str, dtype: torch.dtype) -> None:
+    """All words and frames the same point, and both sides the same heads: every distance is zero."""
+    head = random_head(4, ScoreConfig(**SCORE_VARIANTS[variant])).to(dtype)
+    head.video.load_state_dict(head.text.state_dict())
+    token = torch.randn(4, dtype=dtype)
+    text = token.expand(2, 3, 4).clone().requires_grad_()
+    video = token.expand(2, 2, 4).clone().requires_grad_()
+    result = score(head, Tokens(text, torch.ones(2, 3).bool()), Tokens(video, torch.ones(2, 2).bool()))
+    result.sum().backward()
+    assert bool(result.isfinite().all())
+    for gradient in (text.grad, video.grad, *(parameter.grad for parameter in head.parameters())):
+        # Uniform and pooled heads have Gaussians' or no parameters that a score may leave without a gradient.
+        assert gradient is None or bool(gradient.isfinite().all())
+    assert text.grad is not None
+
+
+def test_zero_tokens_have_finite_scores_and_gradients() -> None:
+    for variant in SCORE_VARIANTS:
+        head = random_head(4, ScoreConfig(**SCORE_VARIANTS[variant]))
+        text = torch.zeros(1, 2, 4, dtype=torch.float64, requires_grad=True)
+        result = score(head, Tokens(text, torch.ones(1, 2).bool()), random_tokens([2], 4))
+        result.sum().backward()
+        assert bool(result.isfinite().all()), variant
+        assert bool(text.grad.isfinite().all()), variant
+
+
+def test_squared_with_equal_variances_is_the_cosine_score() -> None:
+    """A fresh probabilistic head (μ = f) whose variances are all equal scores as the deterministic one."""
+    points = random_head(6, ScoreConfig(similarity="cosine"))
+    gaussians = ScoreHead(6, ScoreConfig(similarity="squared"), DistributionConfig()).double()
+    for side, source in ((gaussians.text, points.text), (gaussians.video, points.video)):
+        side.weight.load_state_dict(source.weight.state_dict())
+        torch.nn.init.zeros_(side.gaussian.log_var[-1].weight)
+    texts, videos = random_tokens([4, 2], 6), random_tokens([3, 1, 2], 6)
+    close(score(gaussians, texts, videos), score(points, texts, videos))
+
+
+@pytest.mark.parametrize("kind", ["Tokens", "TokenGaussians"])
+def test_an_item_of_padding_alone_is_refused(kind: str) -> None:
+    mask = torch.tensor([[True, False], [False, False]])
+    values = torch.zeros(2, 2, 3)
+    with pytest.raises(ValueError, match=r"\[1\] have no real token"):
+        Tokens(values, mask) if kind == "Tokens" else TokenGaussians(values, values, mask)
+
+
+def test_an_unestimated_bandwidth_is_refused() -> None:
+    head = ScoreHead(4, ScoreConfig(bandwidth="estimated"), DistributionConfig()).double()
+    with pytest.raises(ValueError, match="call estimate_bandwidth"):
+        head.prepare_texts(random_tokens([2], 4))
+    with pytest.raises(ValueError, match="at least one batch"):
+        head.estimate_bandwidth([])
+    with pytest.raises(ValueError, match="allowed here: estimated"):
+        random_head(4, ScoreConfig()).estimate_bandwidth([])
+
+
+def test_what_is_stored_is_enough_to_score() -> None:
+    """Prepared videos cut down to what a store keeps, joined with others, score as before."""
+    case = make("prota", 5, (3, 2), (4, 1, 2))
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    parts = [case.head.prepare_videos(case.videos[:1]), case.head.prepare_videos(case.videos[1:])]
+    shorter = PreparedTokens(*(t[:, :2] if t is not None else None for t in _columns(parts[1])))
+    joined = PreparedTokens.cat([parts[0].without_source(), shorter])
+    close(case.head.score(texts, joined), case.head.score(texts, videos))
+
+
+def _columns(item: PreparedTokens) -> tuple[Tensor | None, ...]:
+    return item.direction, item.spread, item.weight, item.mask
+
+
+def test_batch_bandwidth_says_what_it_lacks() -> None:
+    case = make("bandwidth-batch", 0, (2,), (2,))
+    texts = case.head.prepare_texts(case.texts).without_source()
+    with pytest.raises(ValueError, match="needs the tokens' source"):
+        case.head.score(texts, case.head.prepare_videos(case.videos))
+
+
+def test_autocast_leaves_the_score_in_single_precision() -> None:
+    case = make("prota", 6, (3, 2), (4, 1))
+    head, texts, videos = case.head.float(), case.texts.to(torch.float32), case.videos.to(torch.float32)
+    expected = score(head, texts, videos)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        actual = score(head, texts, videos)
+    assert actual.dtype == torch.float32
+    close(actual, expected, 0.0)

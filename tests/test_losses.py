@@ -1,0 +1,171 @@
+"""Losses: worked by hand, against the oracle, and their gradients."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from prota.config import DistributionConfig, LossConfig, ScoreConfig
+from prota.losses import (
+    adaptive_margin,
+    contrastive_loss,
+    directional_loss,
+    inverse_temperature,
+    kl_to_standard_normal,
+    prota_loss,
+)
+from prota.types import TokenGaussians
+from tests import oracle
+from tests.cases import DISTRIBUTION_VARIANTS, Case
+
+LOSS_VARIANTS = [
+    {"margin": margin, "divergence": divergence, "kl": kl}
+    for margin, divergence, kl in itertools.product(("additive", "literal"), ("mean", "pooled"), ("sum", "mean"))
+]
+
+
+def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians:
+    """One item of tokens."""
+    means, variances = (torch.tensor([rows], dtype=torch.float64) for rows in (mean, var))
+    return TokenGaussians(means, variances.log(), torch.ones(means.shape[:2], dtype=torch.bool))
+
+
+def oracle_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
+    return oracle.loss_terms(
+        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, case.bandwidth(), logit_scale
+    )
+
+
+def our_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    scale = torch.tensor(logit_scale, dtype=torch.float64)
+    return prota_loss(case.head.score(texts, videos), texts, videos, scale, loss).floats()
+
+
+@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
+@pytest.mark.parametrize("distribution", DISTRIBUTION_VARIANTS)
+def test_terms_equal_the_oracle(variant: dict[str, str], distribution: str) -> None:
+    case = Case.random(ScoreConfig(), DistributionConfig(**DISTRIBUTION_VARIANTS[distribution]))
+    # Weights that show; at 5e-4 a wrong margin would hide below the tolerance.
+    loss = LossConfig(**variant, eta=0.3, beta=0.2)
+    expected = oracle_terms(case, loss, 2.6)
+    actual = our_terms(case, loss, 2.6)
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name] == pytest.approx(value, abs=1e-9, rel=1e-12), name
+
+
+@pytest.mark.parametrize("logit_scale", [0.0, 2.6, 9.0])
+def test_terms_of_points_equal_the_oracle(logit_scale: float) -> None:
+    case = Case.random(ScoreConfig(similarity="cosine"))
+    loss = LossConfig(eta=0, beta=0)
+    assert our_terms(case, loss, logit_scale) == pytest.approx(oracle_terms(case, loss, logit_scale), abs=1e-9)
+
+
+def test_eq_12_kl_to_standard_normal() -> None:
+    # One text token with μ = (1, 0), σ² = (1, 1): ½(1 + 0) = ½. One frame with μ = 0, σ² = (e, 1): ½(e − 2).
+    texts, videos = gaussians([[1.0, 0.0]], [[1.0, 1.0]]), gaussians([[0.0, 0.0]], [[math.e, 1.0]])
+    expected = 0.5 * (0.5 + 0.5 * (math.e - 2))
+    assert float(kl_to_standard_normal(texts, videos, LossConfig())) == pytest.approx(expected, abs=1e-12)
+    assert float(kl_to_standard_normal(texts, videos, LossConfig(kl="mean"))) == pytest.approx(expected / 2, abs=1e-12)
+
+
+def test_eq_13_directional_loss() -> None:
+    scores = torch.tensor([[0.9, 0.4], [0.3, 0.8]], dtype=torch.float64)
+    margin, scale = torch.tensor([0.5, 1.0], dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
+    # η m = (0.1, 0.2); positives 0.9 and 0.8 become 0.8 and 0.6.
+    additive = [math.log(1 + math.exp(2 * (0.4 - 0.8))), math.log(1 + math.exp(2 * (0.3 - 0.6)))]
+    loss = directional_loss(scores, margin, scale, LossConfig(eta=0.2))
+    assert float(loss) == pytest.approx(sum(additive) / 2, abs=1e-12)
+    literal = [math.log(1 + math.exp(2 * (0.4 - 0.9))) + 0.2, math.log(1 + math.exp(2 * (0.3 - 0.8))) + 0.4]
+    loss = directional_loss(scores, margin, scale, LossConfig(eta=0.2, margin="literal"))
+    assert float(loss) == pytest.approx(sum(literal) / 2, abs=1e-12)
+    plain = [math.log(1 + math.exp(2 * (0.4 - 0.9))), math.log(1 + math.exp(2 * (0.3 - 0.8)))]
+    assert float(directional_loss(scores, None, scale, LossConfig())) == pytest.approx(sum(plain) / 2, abs=1e-12)
+
+
+def test_eq_14_adaptive_margin() -> None:
+    # One word N(0, 1); two frames N(1, 1) and N(0, 2): KL = ½ and ½(ln 2 + ½ − 1).
+    text, video = gaussians([[0.0]], [[1.0]]), gaussians([[1.0], [0.0]], [[1.0], [2.0]])
+    divergence = (0.5 + 0.5 * (math.log(2) - 0.5)) / 2
+    assert float(adaptive_margin(text, video, LossConfig())) == pytest.approx(math.exp(-divergence), abs=1e-12)
+    # Pooled, the frames are N(½, 3/2).
+    pooled = 0.5 * (math.log(1.5) + (1 + 0.25) / 1.5 - 1)
+    margin = adaptive_margin(text, video, LossConfig(divergence="pooled"))
+    assert float(margin) == pytest.approx(math.exp(-pooled), abs=1e-12)
+    # Equal distributions: the largest margin, 1.
+    assert float(adaptive_margin(text, text, LossConfig())) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_eq_15_contrastive_loss() -> None:
+    assert float(contrastive_loss(torch.tensor(2.0), torch.tensor(4.0))) == 3.0
+
+
+def test_eq_16_total() -> None:
+    case = Case.random(ScoreConfig())
+    terms = our_terms(case, LossConfig(beta=0.5), 2.6)
+    expected = 0.5 * (terms["contrastive_t2v"] + terms["contrastive_v2t"]) + 0.5 * terms["kl"]
+    assert terms["total"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_literal_margin_leaves_the_score_gradients_alone() -> None:
+    scores = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    margin, scale = torch.rand(3, dtype=torch.float64), torch.tensor(5.0, dtype=torch.float64)
+
+    def gradient(margin: Tensor | None, config: LossConfig) -> Tensor:
+        return torch.autograd.grad(directional_loss(scores, margin, scale, config), scores)[0]
+
+    plain = gradient(None, LossConfig())
+    torch.testing.assert_close(gradient(margin, LossConfig(eta=0.3, margin="literal")), plain)
+    assert not torch.allclose(gradient(margin, LossConfig(eta=0.3)), plain)
+
+
+@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
+def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
+    """Of the scores and the temperature, with the margin detached; of the Gaussians through the KL term."""
+    case = Case.random(ScoreConfig())
+    texts, videos = case.head.prepare_texts(case.texts).detach(), case.head.prepare_videos(case.videos).detach()
+    scores = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
+    logit_scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    config = LossConfig(**variant, eta=0.3, beta=0.2)
+    assert torch.autograd.gradcheck(lambda s, t: prota_loss(s, texts, videos, t, config).total, (scores, logit_scale))
+    source = texts.source
+
+    def kl(mean: Tensor, log_var: Tensor) -> Tensor:
+        return kl_to_standard_normal(TokenGaussians(mean, log_var, source.mask), videos.source, config)
+
+    assert torch.autograd.gradcheck(kl, (source.mean.requires_grad_(), source.log_var.requires_grad_()))
+
+
+def test_margin_is_detached() -> None:
+    text = gaussians([[0.0]], [[1.0]])
+    text.mean.requires_grad_()
+    assert not adaptive_margin(text, text, LossConfig()).requires_grad
+
+
+def test_temperature_is_clamped() -> None:
+    assert float(inverse_temperature(torch.tensor(9.0), LossConfig())) == 100.0
+    assert float(inverse_temperature(torch.tensor(0.0), LossConfig())) == 1.0
+
+
+def test_margin_survives_long_distances_in_single_precision() -> None:
+    mean = 20 * torch.randn(4, 6, 512)
+    source = TokenGaussians(mean, torch.full_like(mean, -10.0), torch.ones(4, 6, dtype=torch.bool))
+    margin = adaptive_margin(source, source[torch.tensor([1, 2, 3, 0])], LossConfig())
+    assert torch.equal(margin, torch.zeros(4))
+
+
+def test_wrong_input_is_refused() -> None:
+    case = Case.random(ScoreConfig(), text_lengths=(2, 2), video_lengths=(2, 2, 2))
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    scale = torch.tensor(1.0, dtype=torch.float64)
+    with pytest.raises(ValueError, match="square matrix"):
+        prota_loss(case.head.score(texts, videos), texts, videos, scale, LossConfig())
+    points = Case.random(ScoreConfig(similarity="cosine"))
+    texts, videos = points.head.prepare_texts(points.texts), points.head.prepare_videos(points.videos)
+    with pytest.raises(ValueError, match="need token Gaussians"):
+        prota_loss(points.head.score(texts, videos), texts, videos, scale, LossConfig())

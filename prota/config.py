@@ -30,7 +30,7 @@ __all__ = [
 
 
 class ConfigError(ValueError):
-    """Settings that are unknown, out of range or at odds; each sentence starts with the field and ends with a way out."""
+    """Settings that are unknown, out of range or at odds: a sentence each, from the field to what is allowed."""
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))

@@ -26,3 +26,31 @@ def shared() -> Path:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import write_clip
+
+    return write_clip(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import write_bert
+
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
+def dinov2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import write_dinov2
+
+    return write_dinov2(tmp_path_factory.mktemp("dinov2"))
+
+
+@pytest.fixture(scope="session")
+def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.tiny_models import write_siglip
+
+    return write_siglip(tmp_path_factory.mktemp("siglip"))

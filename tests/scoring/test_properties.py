@@ -253,3 +253,24 @@ def test_autocast_leaves_the_score_in_single_precision() -> None:
         actual = score(head, texts, videos)
     assert actual.dtype == torch.float32
     close(actual, expected, 0.0)
+
+
+def test_no_pair_tensor_outgrows_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded by the block, not by A · B: no product of two batches is larger than one block allows."""
+    from prota.scoring import score as module
+    from prota.scoring import similarity
+
+    largest = 0
+
+    def watched(texts: Tensor, videos: Tensor) -> Tensor:
+        nonlocal largest
+        result = torch.einsum("and,bmd->abnm", texts, videos)
+        largest = max(largest, result.numel())
+        return result
+
+    monkeypatch.setattr(similarity, "pair_dot", watched)
+    head = ScoreHead(8, ScoreConfig(), DistributionConfig())
+    tokens = [Tokens(torch.randn(200, n, 8), torch.ones(200, n, dtype=torch.bool)) for n in (32, 12)]
+    with torch.no_grad():
+        score(head, *tokens)
+    assert 0 < largest <= module._BLOCK_ELEMENTS < 200 * 200 * 32 * 12

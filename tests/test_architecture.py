@@ -1,0 +1,123 @@
+"""The shape of the tree: who may import whom, how large things may grow, what may not exist."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "prota"
+# Lower lines know nothing of higher ones.
+LEVELS = [
+    {"presets"},
+    {"types", "config"},
+    {"frames", "encoders", "kernels"},
+    {"scoring"},
+    {"model"},
+    {"losses", "ranking"},
+    {"data", "training", "evaluation", "library"},
+    {"figures", "server", "cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")
+FILE_LINES, FUNCTION_LINES, KERNEL_LINES = 400, 60, 120
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def unit(path: Path) -> str:
+    """The part of the package a file belongs to: its folder, or its own name."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_units(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.split(".")[1] for name in names if name.startswith("prota.")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    own = unit(path)
+    if own == "__init__":
+        return
+    assert own in LEVEL, f"{own} is not in the design: give it a level"
+    for other in imported_units(ast.parse(path.read_text(encoding="utf-8"))):
+        assert LEVEL[other] <= LEVEL[own], f"{own} must not import {other}"
+
+
+def test_parts_do_not_import_each_other_in_circles() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in FILES:
+        if unit(path) != "__init__":
+            units = imported_units(ast.parse(path.read_text(encoding="utf-8")))
+            graph.setdefault(unit(path), set()).update(units - {unit(path)})
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " → ".join((*trail, name))
+        for other in graph.get(name, set()):
+            visit(other, (*trail, name))
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= FILE_LINES, f"{path.name} has {text.count(chr(10))} lines"
+    limit = KERNEL_LINES if unit(path) == "kernels" else FUNCTION_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= limit, f"{path.name}: {node.name} has {length} lines"
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    for path in FILES:
+        for part in path.relative_to(PACKAGE).parts:
+            name = part.removesuffix(".py")
+            assert name not in FORBIDDEN_NAMES, path
+            assert not name.startswith("legacy_"), path
+            assert not name.rstrip("0123456789").endswith("_v"), path
+
+
+def test_every_module_says_what_it_is() -> None:
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
+
+
+def test_importing_prota_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, prota, prota.config; "
+        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'numpy', 'safetensors', 'huggingface_hub'}))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_unknown_names_of_the_package_are_refused() -> None:
+    import prota
+
+    assert prota.Config is not None
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = prota.Nothing
+
+
+def test_tests_mirror_the_package() -> None:
+    """A test file stands where its subject stands; the rest tests the whole or carries the oracle."""
+    whole = {"test_architecture", "test_paper_map", "test_readme", "test_oracle", "test_properties", "test_equations"}
+    for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
+        relative = path.relative_to(REPOSITORY / "tests")
+        if path.stem not in whole:
+            assert (PACKAGE / relative.parent / f"{path.stem.removeprefix('test_')}.py").is_file(), relative

@@ -1,0 +1,61 @@
+"""The README is true: its code runs, its tree and its names are the real ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from prota.presets import BACKBONES, PRESETS
+from tests.conftest import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_code_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(blocks) == 5
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    output = capsys.readouterr().out
+    assert "torch.Size([2, 2])" in output
+    assert "100.0 1.0" in output
+    assert (tmp_path / "my-model" / "model.safetensors").is_file()
+
+
+def test_the_tree_is_the_real_one() -> None:
+    tree = re.search(r"```\nprota/\n(.*?)```", README, flags=re.DOTALL)
+    assert tree is not None
+    listed: set[str] = set()
+    for line in tree.group(1).splitlines():
+        name, rest = re.match(r"\s*(\S+)\s+(.*)", line).groups()  # type: ignore[union-attr]
+        parent = "" if line.startswith("  ") else "../"
+        files = re.findall(r"[\w]+\.(?:py|md)", rest) if name.endswith("/") else []
+        listed |= {parent + name + file for file in files} or {parent + name}
+    package = REPOSITORY / "prota"
+    real = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if path.name != "__init__.py"}
+    assert {name for name in listed if not name.startswith("../")} == real
+    for name in listed:
+        assert (package / name).resolve().exists(), name
+
+
+def test_the_names_are_the_real_ones() -> None:
+    for name in PRESETS:
+        assert f"`{name}`" in README, name
+    for name in BACKBONES:
+        assert re.search(rf'[`"]{re.escape(name)}[`"]', README), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_make_targets_and_links_exist(page: str) -> None:
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)|`make (\w+)`", text, flags=re.MULTILINE):
+        assert re.search(rf"^{''.join(target)}:", makefile, flags=re.MULTILINE), target
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (REPOSITORY / link).exists(), link

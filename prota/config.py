@@ -6,17 +6,16 @@ the classes below. Named settings are the tables of ``presets.py``.
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from prota.presets import BACKBONES, PRESETS
+from prota.settings import ConfigError, Section, merge, parse_override, table_row
 
 __all__ = [
     "Config",
@@ -29,40 +28,15 @@ __all__ = [
 ]
 
 
-class ConfigError(ValueError):
-    """Settings that are unknown, out of range or at odds: a sentence each, from the field to what is allowed."""
-
-    def __init__(self, *sentences: str) -> None:
-        super().__init__("; ".join(sentences))
-        self.sentences = sentences
-
-
 def _temperature(value: object) -> object:
     if value == "max":
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError("allowed: a positive number, or 'max' for the hard maximum")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e6:
+        raise ValueError("allowed: a positive number up to 1e6, or 'max' for the hard maximum")
     return float(value)
 
 
 Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
-
-
-class Section(BaseModel):
-    """Base of all settings: frozen, unknown names refused, errors as sentences."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            found = [_sentences(type(self), dict(problem)) for problem in error.errors(include_url=False)]
-            raise ConfigError(*dict.fromkeys(itertools.chain(*found))) from None
-
-    def replace(self, **changes: Any) -> Self:
-        """A validated copy with ``changes``."""
-        return type(self)(**{**self.model_dump(), **changes})
 
 
 class EncoderConfig(Section):
@@ -124,8 +98,8 @@ class DistributionConfig(Section):
         "residual",
         description="residual: f + W_mean(f), starting at f; plain: W_mean(f), as printed",
     )
-    log_var_min: float = Field(-10.0, description="lower clamp of the log-variance")
-    log_var_max: float = Field(4.0, description="upper clamp of the log-variance")
+    log_var_min: float = Field(-10.0, ge=-30, description="lower clamp of the log-variance")
+    log_var_max: float = Field(4.0, le=15, description="upper clamp of the log-variance")
     log_var_init: float = Field(-4.0, description="where the last bias of W_var starts")
 
     @model_validator(mode="after")
@@ -202,9 +176,10 @@ class ScoreConfig(Section):
             raise ValueError(
                 "weights='intra+inter' needs a Gram matrix; allowed: gram gaussian or dot, or weights uniform or intra"
             )
-        if self.gram != "gaussian" and self.bandwidth != "fixed":
+        if (self.gram != "gaussian" or self.weights == "uniform") and self.bandwidth != "fixed":
             raise ValueError(
-                f"bandwidth={self.bandwidth!r} belongs to Gaussian kernels; allowed with gram={self.gram!r}: fixed"
+                f"bandwidth={self.bandwidth!r} belongs to the Gaussian kernels of token weights; "
+                f"allowed with gram={self.gram!r} and weights={self.weights!r}: fixed"
             )
         signed = self.intra == "none" or (self.gram == "dot" and self.weights == "intra+inter")
         if self.weighting == "normalised" and self.weights != "uniform" and signed:
@@ -229,6 +204,7 @@ class LossConfig(Section):
         description="KL behind the margin: mean over token pairs, or between token-averaged Gaussians",
     )
     kl: Literal["sum", "mean"] = Field("sum", description="how the KL term reduces the D dimensions")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
     max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 
 
@@ -260,86 +236,39 @@ class Config(Section):
     ) -> Self:
         """Defaults, then the row of `BACKBONES`, the row of `PRESETS`, ``values``, the ``overrides``: later wins."""
         tree: dict[str, Any] = {}
-        _merge(tree, _row("backbone", BACKBONES, backbone))
-        _merge(tree, _row("preset", PRESETS, preset))
-        _merge(tree, values or {})
+        merge(tree, table_row("backbone", BACKBONES, backbone))
+        merge(tree, table_row("preset", PRESETS, preset))
+        merge(tree, values or {})
         for override in overrides:
-            _merge(tree, _parse_override(override))
+            merge(tree, parse_override(override))
         return cls(**tree)
 
     @classmethod
-    def from_toml(cls, text: str, overrides: Iterable[str] = ()) -> Self:
-        """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon."""
+    def from_toml(cls, text: str, overrides: Iterable[str] = (), preset: str | None = None) -> Self:
+        """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon.
+
+        ``preset`` replaces the file's.
+        """
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"not valid TOML: {error}") from None
         rows = {key: values.pop(key) for key in ("preset", "backbone") if key in values}
+        rows |= {"preset": preset} if preset else {}
         return cls.build(**rows, overrides=overrides, values=values)
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
+    def load(cls, path: str | Path, overrides: Iterable[str] = (), preset: str | None = None) -> Self:
         """Read a TOML file; see `from_toml`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the config file {path}: {error}") from None
         try:
-            return cls.from_toml(text, overrides)
+            return cls.from_toml(text, overrides, preset)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
         """Every setting, written out: reading it back gives an equal config."""
         return tomli_w.dumps(self.model_dump())
-
-
-def _row(field: str, table: Mapping[str, dict[str, dict[str, Any]]], name: object) -> dict[str, dict[str, Any]]:
-    if not isinstance(name, str) or name not in table:
-        raise ConfigError(f"{field} = {name!r} is not allowed; allowed: {', '.join(table)}")
-    return table[name]
-
-
-def _merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    for key, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
-        else:
-            tree[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _parse_override(override: str) -> dict[str, Any]:
-    """``score.lambda_=50`` → ``{"score": {"lambda_": 50}}``; a value that is not TOML is taken as a string."""
-    path, equals, raw = override.partition("=")
-    names = [name.strip() for name in path.split(".")]
-    if not equals or not all(names):
-        raise ConfigError(f"override {override!r} is not of the form section.field=value")
-    value: Any
-    try:
-        value = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = raw.strip()
-    for name in reversed(names):
-        value = {name: value}
-    result: dict[str, Any] = value
-    return result
-
-
-def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
-    """One problem that pydantic found, as sentences naming the field and what is allowed there."""
-    field, given = ".".join(str(part) for part in problem["loc"]), problem["input"]
-    cause = problem.get("ctx", {}).get("error")
-    if isinstance(cause, ConfigError):
-        return [f"{field}.{sentence}" for sentence in cause.sentences]
-    if problem["type"] == "extra_forbidden":
-        known = list(section.model_fields)
-        close = difflib.get_close_matches(field, known, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        return [f"{field} is not a setting; {hint}allowed: {', '.join(known)}"]
-    if problem["type"] == "literal_error":
-        allowed = map(str, get_args(section.model_fields[field].annotation))
-        return [f"{field} = {given!r} is not allowed; allowed: {', '.join(allowed)}"]
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if not field:
-        return [message]
-    return [f"{field} = {given!r} is not allowed; {message.replace('Input should be', 'allowed:')}"]

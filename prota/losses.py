@@ -19,6 +19,7 @@ __all__ = [
     "inverse_temperature",
     "kl_to_standard_normal",
     "prota_loss",
+    "share_of_loss",
 ]
 
 
@@ -73,8 +74,8 @@ def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: Loss
     of token i and something of token j, so that the mean over all token pairs is made of means over either side.
 
     Paper gap: the KL of two token sequences of different lengths; the mean over pairs of real tokens, or that of
-    token-averaged Gaussians (``loss.divergence``). Mean over dimensions, since a sum would drive m to 0. The margin
-    is a target, so it is detached.
+    token-averaged Gaussians (``loss.divergence``). Mean over dimensions, since a sum would drive m to 0; of the
+    un-normalised means, as the KL term, which brings them near enough for a margin. It is a target, so detached.
     """
     mean_i, var_i, log_i = source.mean, source.log_var.exp(), source.log_var
     mean_j, var_j, log_j = target.mean, target.log_var.exp(), target.log_var
@@ -94,23 +95,25 @@ def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: Loss
 
 
 def inverse_temperature(logit_scale: Tensor, config: LossConfig) -> Tensor:
-    """1/τ = exp(logit_scale), clamped as CLIP's is."""
-    return logit_scale.exp().clamp(max=config.max_logit_scale)
+    """1/τ = exp(logit_scale), clamped as CLIP's is; the gradient passes the clamp, or τ would never leave it."""
+    scale = logit_scale.exp()
+    return scale + (scale.clamp(max=config.max_logit_scale) - scale).detach()
 
 
-def directional_loss(scores: Tensor, margin: Tensor | None, scale: Tensor, config: LossConfig) -> Tensor:
-    """Eq. (13): InfoNCE of rows against columns [A, A], positives on the diagonal, less the margin η·m.
+def directional_loss(
+    scores: Tensor, targets: Tensor, margin: Tensor | None, scale: Tensor, config: LossConfig
+) -> Tensor:
+    """Eq. (13): InfoNCE of queries against candidates [Q, C], less the margin η·m [Q] of the positive ``targets`` [Q].
 
     Paper gap: S^d in the printed denominator is S^p. Printed (``literal``), the margin stands in the numerator alone
     and only adds a constant; ``additive`` takes it from the positive's logit in the denominator too.
     """
-    targets = torch.arange(len(scores), device=scores.device)
-    if margin is None:
-        return F.cross_entropy(scale * scores, targets)
-    penalty = config.eta * margin
-    if config.margin == "literal":
-        return F.cross_entropy(scale * scores, targets) + (scale * penalty).mean()
-    return F.cross_entropy(scale * (scores - torch.diag(penalty)), targets)
+    constant = scores.new_zeros(())
+    if margin is not None and config.margin == "literal":
+        constant = (scale * config.eta * margin).mean()
+    elif margin is not None:
+        scores = scores - (config.eta * margin).unsqueeze(1) * F.one_hot(targets, scores.shape[1])
+    return F.cross_entropy(scale * scores, targets, label_smoothing=config.label_smoothing) + constant
 
 
 def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
@@ -121,24 +124,45 @@ def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
 def prota_loss(
     scores: Tensor, texts: PreparedTokens, videos: PreparedTokens, logit_scale: Tensor, config: LossConfig
 ) -> LossTerms:
-    """Eq. (16): L^all = L^contra + β L^kl, with its terms; text i belongs to video i, ``scores`` is [A, A]."""
+    """The objective and its terms for a batch in which text i belongs to video i; ``scores`` is [A, A]."""
     if scores.dim() != 2 or scores.shape[0] != scores.shape[1]:
         raise ValueError(f"the loss pairs text i with video i and needs a square matrix; got {list(scores.shape)}")
-    scale = inverse_temperature(logit_scale, config)
-    zero = scores.new_zeros(())
-    kl = margin = text_log_var = video_log_var = zero
-    margin_t2v = margin_v2t = None
-    if isinstance(texts.source, TokenGaussians) and isinstance(videos.source, TokenGaussians):
-        kl = kl_to_standard_normal(texts.source, videos.source, config)
-        margin_t2v = adaptive_margin(texts.source, videos.source, config)
-        margin_v2t = adaptive_margin(videos.source, texts.source, config)
-        margin = 0.5 * (margin_t2v.mean() + margin_v2t.mean())
-        text_log_var, video_log_var = (
-            _token_mean(side.log_var.mean(dim=-1), side.mask).mean().detach() for side in (texts.source, videos.source)
-        )
-    elif config.eta or config.beta:
-        raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
-    t2v = directional_loss(scores, margin_t2v, scale, config)
-    v2t = directional_loss(scores.T, margin_v2t, scale, config)
-    total = contrastive_loss(t2v, v2t) + config.beta * kl
-    return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale)
+    targets = torch.arange(len(scores), device=scores.device)
+    return share_of_loss(scores, scores.T, targets, texts, videos, logit_scale, config)
+
+
+def share_of_loss(
+    text_scores: Tensor,
+    video_scores: Tensor,
+    targets: Tensor,
+    texts: PreparedTokens,
+    videos: PreparedTokens,
+    logit_scale: Tensor,
+    config: LossConfig,
+) -> LossTerms:
+    """Eq. (16): L^all = L^contra + β L^kl, for a part of a batch: the mean over equal parts is the batch's loss.
+
+    ``texts`` and ``videos`` are the part's own pairs [a]; ``text_scores`` [a, A] its texts against all videos of the
+    batch, ``video_scores`` [a, A] its videos against all texts, ``targets`` [a] where in the batch the pairs stand.
+    """
+    # Half precision would round margins and divergences away, or overflow.
+    with torch.autocast(text_scores.device.type, enabled=False):
+        scale = inverse_temperature(logit_scale, config)
+        zero = text_scores.new_zeros(())
+        kl = margin = text_log_var = video_log_var = zero
+        margin_t2v = margin_v2t = None
+        if isinstance(texts.source, TokenGaussians) and isinstance(videos.source, TokenGaussians):
+            kl = kl_to_standard_normal(texts.source, videos.source, config)
+            margin_t2v = adaptive_margin(texts.source, videos.source, config)
+            margin_v2t = adaptive_margin(videos.source, texts.source, config)
+            margin = 0.5 * (margin_t2v.mean() + margin_v2t.mean())
+            text_log_var, video_log_var = (
+                _token_mean(side.log_var.detach().mean(dim=-1), side.mask).mean()
+                for side in (texts.source, videos.source)
+            )
+        elif config.eta or config.beta:
+            raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
+        t2v = directional_loss(text_scores, targets, margin_t2v, scale, config)
+        v2t = directional_loss(video_scores, targets, margin_v2t, scale, config)
+        total = contrastive_loss(t2v, v2t) + config.beta * kl
+        return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale)

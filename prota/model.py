@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prota.config import Config, ConfigError
+from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
 from prota.encoders.text import TextBatch
 from prota.scoring.score import ScoreHead
@@ -88,6 +88,8 @@ class ProTA(nn.Module):
             (staging / _CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             # safetensors writes for the owner's eyes alone; the others follow the umask.
             shutil.copymode(staging / _CONFIG_FILE, staging / _WEIGHTS_FILE)
+            # Old settings beside new weights would be read as a model; no settings are not.
+            (folder / _CONFIG_FILE).unlink(missing_ok=True)
             for path in sorted(staging.iterdir(), key=lambda path: path.name == _CONFIG_FILE):
                 os.replace(path, folder / path.name)
         finally:
@@ -101,9 +103,11 @@ class ProTA(nn.Module):
         try:
             config = Config(**record["config"])
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
-        except (ConfigError, KeyError, TypeError, OSError) as error:
+        except Exception as error:
+            # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelFolderError(
-                f"{folder / _CONFIG_FILE} does not describe a model this version can build: {error}"
+                f"{folder} does not hold a model that this version can build: {reason}; save or copy it again"
             ) from None
         _load_weights(model, folder / _WEIGHTS_FILE)
         return model.eval()

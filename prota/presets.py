@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "prota": {},
     # Weighted token interaction of DRL: hard maximum, weights from bare tokens.
     "wti": {"score": _POINTS | {"weights": "intra", "gram": "none", "lambda_": "max"}, "loss": _NO_LOSS},
-    # Every equation to the letter: Eq. 5 without softmax, Eq. 9 without residual, -W2 in Eq. 10, Eq. 13's numerator.
+    # As printed, on normalised tokens: Eq. 5 without softmax, Eq. 9 without residual, -W2, Eq. 13's numerator alone.
     "prota-printed": {
         "distribution": {"mean": "plain"},
         "score": {"similarity": "printed", "intra": "none"},

@@ -45,6 +45,8 @@ class Ranks:
 def _check_scores(scores: Tensor) -> None:
     if scores.dim() != 2 or 0 in scores.shape:
         raise ValueError(f"scores must be a matrix [queries, candidates] with both above 0; got {list(scores.shape)}")
+    if not scores.is_floating_point():
+        raise ValueError(f"scores must be floating-point numbers; got {scores.dtype}")
     if not bool(torch.isfinite(scores).all()):
         raise ValueError("scores contain NaN or infinity: ranks of such scores mean nothing")
 
@@ -52,6 +54,8 @@ def _check_scores(scores: Tensor) -> None:
 def rank_of_target(scores: Tensor, target: Tensor) -> Ranks:
     """Ranks of one right candidate per query: scores [Q, C], target [Q] (its column)."""
     _check_scores(scores)
+    if target.shape != scores.shape[:1]:
+        raise ValueError(f"target must have one column per query, {scores.shape[0]}; got {list(target.shape)}")
     own = scores.gather(1, target[:, None])
     better = (scores > own).sum(dim=1)
     tied = (scores == own).sum(dim=1) - 1

@@ -6,6 +6,7 @@ A texts, B videos, N text tokens, M video tokens (frames), D joint width. Where 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Explanation", "PreparedTokens", "TokenGaussians", "Tokens"]
+__all__ = ["Explanation", "PreparedTokens", "TokenGaussians", "Tokens", "pad_tokens"]
 
 
 def _check(name: str, values: Tensor, mask: Tensor) -> None:
@@ -35,8 +36,11 @@ class _Batch:
 
     def map(self, change: Any) -> Self:
         """The same batch with ``change`` applied to every tensor."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return type(self)(**{name: _apply(value, change) for name, value in values.items()})
+        result = copy.copy(self)
+        # Past the constructor: what was checked once is not checked again, which on a GPU would wait for it.
+        for field in fields(self):  # type: ignore[arg-type]
+            object.__setattr__(result, field.name, _apply(getattr(self, field.name), change))
+        return result
 
     def to(self, target: torch.device | str | torch.dtype) -> Self:
         """Moved to a device, or with its floating-point tensors cast to a dtype (masks stay bool)."""
@@ -122,7 +126,7 @@ class PreparedTokens(_Batch):
         if not parts:
             raise ValueError("nothing to join: give at least one batch")
         length = max(part.mask.shape[1] for part in parts)
-        padded = [part.without_source().map(lambda tensor: _pad_tokens(tensor, length)) for part in parts]
+        padded = [part.without_source().map(lambda tensor: pad_tokens(tensor, length)) for part in parts]
         columns = {}
         for name in ("direction", "spread", "weight", "mask"):
             tensors = [getattr(part, name) for part in padded]
@@ -132,7 +136,8 @@ class PreparedTokens(_Batch):
         return PreparedTokens(**columns)  # type: ignore[arg-type]
 
 
-def _pad_tokens(tensor: Tensor, length: int) -> Tensor:
+def pad_tokens(tensor: Tensor, length: int) -> Tensor:
+    """[A, N] or [A, N, D] with zeros, or False, behind its tokens up to ``length`` of them."""
     missing = length - tensor.shape[1]
     return F.pad(tensor, (0, 0, 0, missing) if tensor.dim() == 3 else (0, missing))
 

@@ -38,7 +38,6 @@ SCORE_VARIANTS: dict[str, dict[str, object]] = {
     "bandwidth-batch": {"bandwidth": "batch"},
     "bandwidth-batch-points": {"bandwidth": "batch", "similarity": "cosine"},
     "bandwidth-batch-intra": {"bandwidth": "batch", "weights": "intra"},
-    "bandwidth-batch-uniform": {"bandwidth": "batch", "weights": "uniform"},
     "sigmoid": {"intra": "sigmoid"},
     "no-softmax": {"intra": "none"},
     "probabilistic-dot": {"gram": "dot"},

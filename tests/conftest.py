@@ -54,3 +54,11 @@ def siglip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.tiny_models import write_siglip
 
     return write_siglip(tmp_path_factory.mktemp("siglip"))
+
+
+@pytest.fixture(scope="session")
+def world_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TOML file whose clips, captions and frame cache are ready."""
+    from tests.small_world import write_world
+
+    return write_world(tmp_path_factory.mktemp("world") / "data")

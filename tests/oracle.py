@@ -468,7 +468,11 @@ def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConf
             logits[i] = positive
         else:
             assert loss.margin == "literal"
-        losses.append(log_sum_exp(logits) - positive)
+        total = log_sum_exp(logits)
+        # Label smoothing: a share of the target lies on every candidate alike. The literal margin stays a constant.
+        kept, spread = 1 - loss.label_smoothing, loss.label_smoothing / len(row)
+        smoothed = kept * (total - logits[i]) + spread * sum(total - logit for logit in logits)
+        losses.append(smoothed + logits[i] - positive)
     return mean(losses)
 
 

@@ -79,7 +79,10 @@ def test_building_leaves_the_tables_alone() -> None:
             lambda: Config.build(overrides=["score.lambda_=hot"]),
             "score.lambda_ = 'hot' is not allowed; allowed: a positive",
         ),
-        (lambda: ScoreConfig(lambda_=-1), "lambda_ = -1 is not allowed; allowed: a positive number, or 'max'"),
+        (
+            lambda: ScoreConfig(lambda_=-1),
+            "lambda_ = -1 is not allowed; allowed: a positive number up to 1e6, or 'max'",
+        ),
         (lambda: ScoreConfig(xi=True), "xi = True is not allowed"),
         (lambda: ScoreConfig(lambda_=float("nan")), "lambda_ = nan is not allowed"),
         (lambda: ScoreConfig(kernels=0), "kernels = 0 is not allowed; allowed: greater than or equal to 1"),
@@ -92,7 +95,10 @@ def test_building_leaves_the_tables_alone() -> None:
         (lambda: Config.from_toml("score = ["), "not valid TOML"),
         (lambda: ScoreConfig(weights="intra+inter", gram="none"), "weights='intra+inter' needs a Gram matrix; allowed"),
         (lambda: ScoreConfig(similarity="cosine", distance="deviation"), "distance='deviation' needs token Gaussians"),
-        (lambda: ScoreConfig(gram="dot", bandwidth="batch"), "bandwidth='batch' belongs to Gaussian kernels; allowed"),
+        (
+            lambda: ScoreConfig(gram="dot", bandwidth="batch"),
+            "bandwidth='batch' belongs to the Gaussian kernels of token weights; allowed",
+        ),
         (lambda: ScoreConfig(weighting="normalised", intra="none"), "weighting='normalised' divides by a sum"),
         (lambda: ScoreConfig(weighting="normalised", gram="dot"), "weighting='normalised' divides by a sum"),
         (lambda: ScoreConfig(aggregation="pooling"), "aggregation='pooling' has no use for similarity='squared'"),

@@ -17,6 +17,7 @@ from prota.losses import (
     inverse_temperature,
     kl_to_standard_normal,
     prota_loss,
+    share_of_loss,
 )
 from prota.types import TokenGaussians
 from tests import oracle
@@ -51,7 +52,7 @@ def our_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, flo
 def test_terms_equal_the_oracle(variant: dict[str, str], distribution: str) -> None:
     case = Case.random(ScoreConfig(), DistributionConfig(**DISTRIBUTION_VARIANTS[distribution]))
     # Weights that show; at 5e-4 a wrong margin would hide below the tolerance.
-    loss = LossConfig(**variant, eta=0.3, beta=0.2)
+    loss = LossConfig(**variant, eta=0.3, beta=0.2, label_smoothing=0.1)
     expected = oracle_terms(case, loss, 2.6)
     actual = our_terms(case, loss, 2.6)
     assert actual.keys() == expected.keys()
@@ -79,13 +80,19 @@ def test_eq_13_directional_loss() -> None:
     margin, scale = torch.tensor([0.5, 1.0], dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)
     # η m = (0.1, 0.2); positives 0.9 and 0.8 become 0.8 and 0.6.
     additive = [math.log(1 + math.exp(2 * (0.4 - 0.8))), math.log(1 + math.exp(2 * (0.3 - 0.6)))]
-    loss = directional_loss(scores, margin, scale, LossConfig(eta=0.2))
+    targets = torch.arange(2)
+    loss = directional_loss(scores, targets, margin, scale, LossConfig(eta=0.2))
     assert float(loss) == pytest.approx(sum(additive) / 2, abs=1e-12)
     literal = [math.log(1 + math.exp(2 * (0.4 - 0.9))) + 0.2, math.log(1 + math.exp(2 * (0.3 - 0.8))) + 0.4]
-    loss = directional_loss(scores, margin, scale, LossConfig(eta=0.2, margin="literal"))
+    loss = directional_loss(scores, targets, margin, scale, LossConfig(eta=0.2, margin="literal"))
     assert float(loss) == pytest.approx(sum(literal) / 2, abs=1e-12)
     plain = [math.log(1 + math.exp(2 * (0.4 - 0.9))), math.log(1 + math.exp(2 * (0.3 - 0.8)))]
-    assert float(directional_loss(scores, None, scale, LossConfig())) == pytest.approx(sum(plain) / 2, abs=1e-12)
+    loss = directional_loss(scores, targets, None, scale, LossConfig())
+    assert float(loss) == pytest.approx(sum(plain) / 2, abs=1e-12)
+    # Smoothed by 0.1: 0.95 of the positive's log-loss and 0.05 of the other's, which is larger by the logits' distance.
+    smoothed = [plain[0] + 0.05 * 2 * 0.5, plain[1] + 0.05 * 2 * 0.5]
+    loss = directional_loss(scores, targets, None, scale, LossConfig(label_smoothing=0.1))
+    assert float(loss) == pytest.approx(sum(smoothed) / 2, abs=1e-12)
 
 
 def test_eq_14_adaptive_margin() -> None:
@@ -117,7 +124,7 @@ def test_literal_margin_leaves_the_score_gradients_alone() -> None:
     margin, scale = torch.rand(3, dtype=torch.float64), torch.tensor(5.0, dtype=torch.float64)
 
     def gradient(margin: Tensor | None, config: LossConfig) -> Tensor:
-        return torch.autograd.grad(directional_loss(scores, margin, scale, config), scores)[0]
+        return torch.autograd.grad(directional_loss(scores, torch.arange(3), margin, scale, config), scores)[0]
 
     plain = gradient(None, LossConfig())
     torch.testing.assert_close(gradient(margin, LossConfig(eta=0.3, margin="literal")), plain)
@@ -139,6 +146,29 @@ def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
         return kl_to_standard_normal(TokenGaussians(mean, log_var, source.mask), videos.source, config)
 
     assert torch.autograd.gradcheck(kl, (source.mean.requires_grad_(), source.log_var.requires_grad_()))
+
+
+@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
+def test_equal_shares_average_to_the_whole(variant: dict[str, str]) -> None:
+    """Values and gradients of the tokens: two halves of a batch, each against all of it, against the batch at once."""
+    torch.manual_seed(3)
+    case = Case.random(ScoreConfig(), None, (4, 2, 3, 1), (2, 3, 1, 2))
+    config = LossConfig(**variant, eta=0.3, beta=0.2, label_smoothing=0.1)
+    scale = torch.tensor(1.7, dtype=torch.float64)
+    results = []
+    for parts in ([slice(0, 4)], [slice(0, 2), slice(2, 4)]):
+        tokens = [side.map(torch.clone) for side in (case.texts, case.videos)]
+        for side in tokens:
+            side.embeddings.requires_grad_()
+        texts, videos = case.head.prepare_texts(tokens[0]), case.head.prepare_videos(tokens[1])
+        scores = case.head.score(texts, videos)
+        targets = torch.arange(4)
+        terms = [share_of_loss(scores[p], scores.T[p], targets[p], texts[p], videos[p], scale, config) for p in parts]
+        total = torch.stack([term.total for term in terms]).mean()
+        total.backward()
+        results.append((total.detach(), *(side.embeddings.grad for side in tokens)))
+    for whole, halves in zip(*results, strict=True):
+        torch.testing.assert_close(halves, whole, rtol=0, atol=1e-12)
 
 
 def test_margin_is_detached() -> None:

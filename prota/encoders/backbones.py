@@ -15,7 +15,7 @@ from torch import nn
 
 from prota.config import ConfigError, EncoderConfig
 from prota.encoders.text import HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
-from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder
+from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
 
 __all__ = ["Towers", "load_towers", "rebuild_towers"]
 
@@ -37,8 +37,10 @@ class Towers:
         """The encoders of a model around these towers, with a temporal transformer as configured."""
         temporal = None
         if config.temporal_layers:
+            text: Any = self.text.model
+            quick = config.temporal_init != "clip" or text.config.hidden_act == "quick_gelu"
             temporal = TemporalTransformer(
-                config.width, config.temporal_layers, config.temporal_heads, config.temporal_positions
+                config.width, config.temporal_layers, config.temporal_heads, config.temporal_positions, quick
             )
             if config.temporal_init == "clip":
                 temporal.start_from_clip(self.text.model)
@@ -51,9 +53,12 @@ def load_towers(config: EncoderConfig) -> Towers:
         return _toy_towers(config)
     try:
         return _load_clip(config) if config.kind == "clip" else _load_pair(config)
-    except OSError as error:
+    except ConfigError:
+        raise
+    except Exception as error:
+        # Whatever transformers says about a folder that is missing, foreign or cut short.
         source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             f"encoder: cannot load {source}: {reason} (give a hub id that this machine can reach, or a local folder)"
         ) from None
@@ -89,15 +94,13 @@ def _load_clip(config: EncoderConfig) -> Towers:
 
 
 def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
+    _check_text(tokenizer, clip.text_model, config.clip, config.text_length)
     for field, given, actual in (
         ("width", config.width, clip.config.projection_dim),
         ("image_size", config.image_size, clip.config.vision_config.image_size),
     ):
         if given != actual:
             raise ConfigError(f"encoder.{field} = {given} does not fit {config.clip}; allowed: {actual}")
-    most = clip.config.text_config.max_position_embeddings
-    if config.text_length > most:
-        raise ConfigError(f"encoder.text_length = {config.text_length} exceeds {config.clip}; allowed: up to {most}")
     return Towers(
         text=TextTower(clip.text_model, clip.text_projection),
         frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
@@ -120,30 +123,75 @@ def _pair_towers(config: EncoderConfig, vision: Any, text: Any, tokenizer: Token
     record = {"vision": vision.config.to_dict(), "text": text.config.to_dict(), "image": asdict(image)}
     # Models of two towers (SigLIP's kind) give the one that is asked for.
     vision, text = getattr(vision, "vision_model", vision), getattr(text, "text_model", text)
-    patch = getattr(vision.config, "patch_size", 1)
-    if config.image_size % patch:
-        raise ConfigError(
-            f"encoder.image_size = {config.image_size} is not allowed with {config.vision}; "
-            f"allowed: multiples of its patch size {patch}"
-        )
-    # A pooler that no token passes through would be trained by nothing and saved for nothing.
-    if getattr(text, "pooler", None) is not None:
-        text.pooler = None
-    if config.frame_feature != "pooler" and getattr(vision, "pooler", None) is not None:
-        vision.pooler = None
+    _check_text(tokenizer, text, config.text, config.text_length)
+    _drop_unused(vision, text, config.frame_feature == "pooler")
+    special = _special_tokens(vision, config)
     features = vision.config.hidden_size * (2 if config.frame_feature == "cls+mean" else 1)
     return Towers(
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
-        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image),
+        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special),
         tokenizer=tokenizer,
         logit_scale=_INITIAL_LOGIT_SCALE,
         record=record,
     )
 
 
+def _check_text(tokenizer: Tokenizer, text: Any, source: str, length: int) -> None:
+    """transformers makes up an empty tokenizer where a folder has none: every word would be unknown, in silence."""
+    rows = text.get_input_embeddings().num_embeddings
+    if not 0.9 * rows <= tokenizer.size <= rows:
+        raise ConfigError(
+            f"encoder: the tokenizer of {source} knows {tokenizer.size} words, its model {rows}: tokenizer files are "
+            "missing or of another model; copy them into the folder"
+        )
+    most = getattr(text.config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise ConfigError(f"encoder.text_length = {length} exceeds {source}; allowed: up to {most}")
+
+
+def _drop_unused(vision: Any, text: Any, pooled: bool) -> None:
+    """A pooler that no token passes through would be trained by nothing and saved for nothing."""
+    if getattr(text, "pooler", None) is not None:
+        text.pooler = None
+    if isinstance(getattr(text, "head", None), nn.Module):
+        text.head = nn.Identity()
+    if not pooled:
+        if getattr(vision, "pooler", None) is not None:
+            vision.pooler = None
+        if getattr(vision, "use_head", False):
+            vision.use_head, vision.head = False, None
+
+
+@torch.no_grad()
+def _special_tokens(vision: Any, config: EncoderConfig) -> int:
+    """How many tokens a vision encoder puts before its patches, found by showing it a picture."""
+    size, patch = config.image_size, getattr(vision.config, "patch_size", None)
+    if config.frame_feature == "pooler":
+        return 0
+    if not isinstance(patch, int) or size % patch:
+        raise ConfigError(
+            f"encoder.image_size = {size} is not allowed with {config.vision}; "
+            f"allowed: multiples of its patch size {patch}"
+        )
+    picture = torch.zeros(1, 3, size, size)
+    hidden = vision(pixel_values=picture, **position_options(vision, size)).last_hidden_state
+    special = hidden.shape[1] - (size // patch) ** 2 if hidden.dim() == 3 else -1
+    if special < (0 if config.frame_feature == "mean" else 1):
+        lacks = "a token per patch" if special < 0 else "a class token"
+        raise ConfigError(
+            f"encoder.frame_feature = {config.frame_feature!r} needs {lacks}, which {config.vision} does not give; "
+            f"allowed: pooler{'' if special < 0 else ', mean'}"
+        )
+    return special
+
+
 def _toy_towers(config: EncoderConfig) -> Towers:
     from transformers import CLIPConfig, CLIPModel
 
+    if config.image_size % 2:
+        raise ConfigError(
+            f"encoder.image_size = {config.image_size} is not allowed with kind='toy'; allowed: even numbers"
+        )
     vocabulary, sizes = 1024, {"hidden_size": config.width, "intermediate_size": 4 * config.width}
     layers = {"num_hidden_layers": 2, "num_attention_heads": config.temporal_heads}
     clip = CLIPModel(
@@ -162,7 +210,7 @@ def _toy_towers(config: EncoderConfig) -> Towers:
         )
     )
     image = ImageFormat(config.image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    return _clip_towers(config, clip, HashTokenizer(vocabulary), image)
+    return _clip_towers(config.replace(clip="the toy encoder"), clip, HashTokenizer(vocabulary), image)
 
 
 def _image_format(source: str, size: int, default: dict[str, Any] | None) -> ImageFormat:

@@ -33,6 +33,10 @@ class TextBatch:
 class Tokenizer(Protocol):
     """What a text encoder asks of its tokenizer."""
 
+    @property
+    def size(self) -> int:
+        """Number of ids it can give."""
+
     def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
         """Ids of at most ``length`` tokens a text, both ends included."""
 
@@ -58,8 +62,14 @@ class PretrainedTokenizer:
 
         return cls(AutoTokenizer.from_pretrained(str(source)))
 
+    @property
+    def size(self) -> int:
+        return len(self.tokenizer)
+
     def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
-        batch = self.tokenizer(list(texts), padding=True, truncation=True, max_length=length, return_tensors="pt")
+        # Some models were trained without a mask, and their tokenizers give none unless told to.
+        options = {"padding": True, "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
+        batch = self.tokenizer(list(texts), max_length=length, **options)
         return TextBatch(batch["input_ids"], batch["attention_mask"].bool())
 
     def pieces(self, text: str, length: int) -> list[str]:
@@ -74,7 +84,11 @@ class HashTokenizer:
     """Words to ids by checksum: no vocabulary, no files; for the toy encoder."""
 
     def __init__(self, vocabulary: int) -> None:
-        self.start, self.end = vocabulary - 2, vocabulary - 1
+        self.start, self.end, self._size = vocabulary - 2, vocabulary - 1, vocabulary
+
+    @property
+    def size(self) -> int:
+        return self._size
 
     def _words(self, text: str, length: int) -> list[str]:
         return re.findall(r"\w+|[^\w\s]", text.lower())[: length - 2]

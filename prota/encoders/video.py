@@ -36,7 +36,9 @@ class FrameTower(nn.Module):
         projection: nn.Linear,
         feature: Literal["cls", "mean", "cls+mean", "pooler"],
         image: ImageFormat,
+        special_tokens: int = 0,
     ) -> None:
+        """``special_tokens``: how many tokens, the class token first, the model puts before its patches."""
         super().__init__()
         self.model = model
         self.projection = projection
@@ -44,20 +46,31 @@ class FrameTower(nn.Module):
         self.image = image
         self.register_buffer("mean", torch.tensor(image.mean)[:, None, None], persistent=False)
         self.register_buffer("deviation", torch.tensor(image.deviation)[:, None, None], persistent=False)
-        config: Any = model.config
-        self.special_tokens = 1 + getattr(config, "num_register_tokens", 0)
-        self.options = {}
-        takes = inspect.signature(model.forward).parameters
-        if image.size != config.image_size and "interpolate_pos_encoding" in takes:
-            self.options["interpolate_pos_encoding"] = True
+        self.special_tokens = special_tokens
+        self.options = position_options(model, image.size)
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """[F, 3, H, W], uint8 or already normalised floats → [F, D]."""
+    def forward(self, frames: Tensor) -> Tensor:
+        """Pictures [F, 3, H, W], or their features [F, C], → [F, D]."""
+        features = frames if frames.dim() == 2 else self.features(frames)
+        projected: Tensor = self.projection(features)
+        return projected
+
+    def features(self, pictures: Tensor) -> Tensor:
+        """[F, 3, H, W], uint8 or already normalised floats → [F, C], what the projection takes.
+
+        A tower that does not learn gives the same features every time: training computes them once.
+        """
+        if pictures.dtype != torch.uint8 and not pictures.is_floating_point():
+            raise ValueError(f"pictures must be uint8, or floats already normalised; got {pictures.dtype}")
+        if pictures.shape[-2:] != (self.image.size, self.image.size):
+            raise ValueError(
+                f"pictures must be {self.image.size} x {self.image.size} (encoder.image_size); "
+                f"got {pictures.shape[-2]} x {pictures.shape[-1]}"
+            )
         if pictures.dtype == torch.uint8:
             pictures = (pictures / 255 - self.mean) / self.deviation
         output = self.model(pixel_values=pictures.to(self.projection.weight.dtype), **self.options)
-        projected: Tensor = self.projection(self._feature(output))
-        return projected
+        return self._feature(output)
 
     def _feature(self, output: Any) -> Tensor:
         feature: Tensor
@@ -68,6 +81,13 @@ class FrameTower(nn.Module):
         patches = output.last_hidden_state[:, self.special_tokens :].mean(dim=1)
         parts = {"cls": [class_token], "mean": [patches], "cls+mean": [class_token, patches]}[self.feature]
         return torch.cat(parts, dim=-1)
+
+
+def position_options(model: Any, size: int) -> dict[str, bool]:
+    """What to tell a vision encoder whose pictures are of another size than those it was trained with."""
+    takes = inspect.signature(model.forward).parameters
+    own = getattr(model.config, "image_size", size)
+    return {"interpolate_pos_encoding": True} if size != own and "interpolate_pos_encoding" in takes else {}
 
 
 class _Attention(nn.Module):
@@ -88,25 +108,27 @@ class _Attention(nn.Module):
 
 
 class _FeedForward(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, quick: bool) -> None:
         super().__init__()
+        self.quick = quick
         self.fc1, self.fc2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, values: Tensor) -> Tensor:
         hidden = self.fc1(values)
-        # CLIP's "quick" approximation of GELU.
-        out: Tensor = self.fc2(hidden * torch.sigmoid(1.702 * hidden))
+        # OpenAI's CLIP approximates GELU, later ones do not; layers that start from one do as it does.
+        hidden = hidden * torch.sigmoid(1.702 * hidden) if self.quick else F.gelu(hidden)
+        out: Tensor = self.fc2(hidden)
         return out
 
 
 class TemporalLayer(nn.Module):
     """One pre-norm transformer layer of CLIP's kind; no causal mask, padded frames are never attended to."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, quick: bool) -> None:
         super().__init__()
         self.layer_norm1, self.layer_norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.self_attn = _Attention(width, heads)
-        self.mlp = _FeedForward(width)
+        self.mlp = _FeedForward(width, quick)
 
     def forward(self, values: Tensor, mask: Tensor) -> Tensor:
         values = values + self.self_attn(self.layer_norm1(values), mask)
@@ -121,10 +143,10 @@ class TemporalTransformer(nn.Module):
     and positions start from the first ones of CLIP's text transformer.
     """
 
-    def __init__(self, width: int, layers: int, heads: int, positions: int) -> None:
+    def __init__(self, width: int, layers: int, heads: int, positions: int, quick_gelu: bool = True) -> None:
         super().__init__()
         self.positions = nn.Embedding(positions, width)
-        self.layers = nn.ModuleList(TemporalLayer(width, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(TemporalLayer(width, heads, quick_gelu) for _ in range(layers))
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -169,12 +191,17 @@ class VideoEncoder(nn.Module):
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tokens:
         """[B, M, 3, H, W] (uint8, or floats normalised as ``tower.image`` says), mask [B, M] → tokens [B, M, D].
 
-        Only real frames go through the tower.
+        Only real frames go through the tower. Instead of pictures, ``tower.features`` of them are taken too, [B, M, C].
         """
-        if frames.dim() != 5 or frames.shape[2] != 3:
+        if frames.dim() != 3 and (frames.dim() != 5 or frames.shape[2] != 3):
             raise ValueError(f"frames must be [videos, frames, 3, height, width]; got {list(frames.shape)}")
         device = self.tower.projection.weight.device
         mask = torch.ones(frames.shape[:2], dtype=torch.bool) if mask is None else mask
+        if mask.shape != frames.shape[:2] or mask.dtype != torch.bool or not bool(mask.any(dim=1).all()):
+            raise ValueError(
+                f"the mask of {frames.shape[0]} videos with {frames.shape[1]} frames must be bool, of that shape, with "
+                f"a real frame in each video; got {mask.dtype} {list(mask.shape)}"
+            )
         mask, frames = mask.to(device), frames.to(device)
         real = self.tower(frames[mask])
         embeddings = real.new_zeros(*mask.shape, real.shape[-1])

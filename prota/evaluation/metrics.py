@@ -10,7 +10,14 @@ from torch import Tensor
 
 from prota.ranking import Ranks, rank_of_best, rank_of_target
 
-__all__ = ["RetrievalMetrics", "direction_metrics", "retrieval_metrics"]
+__all__ = [
+    "DirectionMetrics",
+    "RetrievalMetrics",
+    "direction_metrics",
+    "retrieval_metrics",
+    "text_ranks",
+    "video_ranks",
+]
 
 
 @dataclass(frozen=True)
@@ -53,30 +60,52 @@ def direction_metrics(ranks: Ranks) -> DirectionMetrics:
     )
 
 
+def text_ranks(scores: Tensor, video_of_text: Tensor) -> Ranks:
+    """Text to video: every text is a query; scores [A, B]."""
+    _check_targets(scores, video_of_text)
+    return rank_of_target(scores, video_of_text)
+
+
+def video_ranks(
+    scores: Tensor, video_of_text: Tensor, candidates: Literal["captions", "videos"] = "captions"
+) -> tuple[Ranks, Tensor]:
+    """Video to text: every video that a text describes is a query, and its best own caption counts; scores [A, B].
+
+    The caption is ranked among all captions, or with ``candidates="videos"`` among videos that each stand for their
+    best caption, the rule of CLIP4Clip and its successors for MSR-VTT full. Also returns which videos were queries.
+    """
+    _check_targets(scores, video_of_text)
+    described = torch.unique(video_of_text)
+    if candidates not in ("captions", "videos"):
+        raise ValueError(f"candidates = {candidates!r} is not allowed; allowed: captions, videos")
+    if candidates == "videos":
+        best = scores.new_full((len(described), scores.shape[1]), -torch.inf)
+        group = torch.searchsorted(described, video_of_text)
+        best = best.scatter_reduce(0, group[:, None].expand_as(scores), scores, "amax")
+        own = torch.arange(len(described), device=scores.device)
+        return rank_of_target(best[:, described].T, own), described
+    return rank_of_best(scores[:, described].T, video_of_text[None] == described[:, None]), described
+
+
 def retrieval_metrics(
     scores: Tensor, video_of_text: Tensor, candidates: Literal["captions", "videos"] = "captions"
 ) -> RetrievalMetrics:
     """Metrics of a score matrix [A, B] in which text i describes video ``video_of_text[i]``.
 
-    Text to video, every text is a query. Video to text, every video with a caption is one, and its best own caption
-    counts: among all captions, or with ``candidates="videos"`` among videos, each standing for its best caption, the
-    rule of CLIP4Clip and its successors for MSR-VTT full. Videos that no text describes are only candidates.
+    Videos that no text describes are only candidates.
     """
+    to_video = text_ranks(scores, video_of_text)
+    to_text, _ = video_ranks(scores, video_of_text, candidates)
+    return RetrievalMetrics(direction_metrics(to_video), direction_metrics(to_text))
+
+
+def _check_targets(scores: Tensor, video_of_text: Tensor) -> None:
+    if scores.dim() != 2:
+        raise ValueError(f"scores must be a matrix [texts, videos]; got {list(scores.shape)}")
     if video_of_text.shape != scores.shape[:1] or video_of_text.dtype != torch.long:
         raise ValueError(
             f"video_of_text must be {scores.shape[0]} whole numbers, one per text; got "
             f"{list(video_of_text.shape)} of {video_of_text.dtype}"
         )
-    if int(video_of_text.min()) < 0 or int(video_of_text.max()) >= scores.shape[1]:
+    if len(video_of_text) and not 0 <= int(video_of_text.min()) <= int(video_of_text.max()) < scores.shape[1]:
         raise ValueError(f"video_of_text points outside the {scores.shape[1]} videos")
-    text_to_video = rank_of_target(scores, video_of_text)
-    described = torch.unique(video_of_text)
-    if candidates == "videos":
-        best = scores.new_full((len(described), scores.shape[1]), -torch.inf)
-        group = torch.searchsorted(described, video_of_text)
-        best = best.scatter_reduce(0, group[:, None].expand_as(scores), scores, "amax")
-        video_to_text = rank_of_target(best[:, described].T, torch.arange(len(described), device=scores.device))
-    else:
-        own = video_of_text[None] == described[:, None]
-        video_to_text = rank_of_best(scores[:, described].T, own)
-    return RetrievalMetrics(direction_metrics(text_to_video), direction_metrics(video_to_text))

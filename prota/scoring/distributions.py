@@ -8,15 +8,23 @@ from torch import Tensor, nn
 from prota.config import DistributionConfig
 from prota.types import TokenGaussians, Tokens
 
-__all__ = ["GaussianHead", "two_layer_mlp"]
+__all__ = ["GaussianHead", "TokenMlp"]
 
 
-def two_layer_mlp(width: int, outputs: int) -> nn.Sequential:
-    """D → D → outputs.
+class TokenMlp(nn.Sequential):
+    """D → D → outputs, in the precision of its weights; what comes out has the precision of what goes in.
 
     Paper gap: the paper says "two-layer MLP" and no activation; ReLU, as in the token-weight heads of DRL.
     """
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        first = self[0]
+        assert isinstance(first, nn.Linear)
+        result: Tensor = super().forward(values.to(first.weight.dtype))  # type: ignore[no-untyped-call]
+        return result.to(values.dtype)
 
 
 class GaussianHead(nn.Module):
@@ -25,8 +33,8 @@ class GaussianHead(nn.Module):
     def __init__(self, width: int, config: DistributionConfig) -> None:
         super().__init__()
         self.config = config
-        self.mean = two_layer_mlp(width, width)
-        self.log_var = two_layer_mlp(width, width)
+        self.mean = TokenMlp(width, width)
+        self.log_var = TokenMlp(width, width)
         self._start()
 
     def _start(self) -> None:

@@ -20,7 +20,7 @@ from prota.scoring.aggregation import (
     pooling_weights,
     uniform_weights,
 )
-from prota.scoring.distributions import GaussianHead, two_layer_mlp
+from prota.scoring.distributions import GaussianHead, TokenMlp
 from prota.scoring.similarity import (
     cosine_similarity,
     gram_block,
@@ -58,7 +58,7 @@ class _Side(nn.Module):
         super().__init__()
         weighted = score.aggregation == "tokens" and score.weights != "uniform"
         self.gaussian = GaussianHead(width, distribution) if score.probabilistic else None
-        self.weight = two_layer_mlp(width, 1) if weighted else None
+        self.weight = TokenMlp(width, 1) if weighted else None
 
     def represent(self, tokens: Tokens) -> Tokens | TokenGaussians:
         """Points or Gaussians in at least single precision, zero at padding whatever stood there."""
@@ -165,6 +165,9 @@ class ScoreHead(nn.Module):
 
         Works through blocks of pairs, so that its memory does not grow with A · B · N · M.
         """
+        texts, videos = _checked(texts, self.config), _checked(videos, self.config)
+        if not len(texts) or not len(videos):
+            return texts.direction.new_zeros(len(texts), len(videos))
         with torch.autocast(texts.direction.device.type, enabled=False):
             if self.config.aggregation == "pooling":
                 return _pooled(texts) @ _pooled(videos).T
@@ -246,8 +249,10 @@ class ScoreHead(nn.Module):
         """The pieces of the score of one text and one video."""
         if len(text) != 1 or len(video) != 1:
             raise ValueError(f"explain takes one text and one video; got {len(text)} texts and {len(video)} videos")
-        pooling = self.config.aggregation == "pooling"
-        pieces = self._pooling_pieces(text, video) if pooling else self._pieces(text, video)
+        text, video = _checked(text, self.config), _checked(video, self.config)
+        with torch.autocast(text.direction.device.type, enabled=False):
+            pooling = self.config.aggregation == "pooling"
+            pieces = self._pooling_pieces(text, video) if pooling else self._pieces(text, video)
         words, frames = text.mask[0], video.mask[0]
         return Explanation(
             similarities=pieces.similarity[0, 0][words][:, frames],
@@ -268,6 +273,18 @@ class ScoreHead(nn.Module):
             return None
         log_spread = item.spread[0][item.mask[0]].log().mean(dim=-1)
         return log_spread if self.config.distance == "variance" else 2 * log_spread
+
+
+def _checked(items: PreparedTokens, config: ScoreConfig) -> PreparedTokens:
+    """In single precision at least; tokens that another kind of model prepared are refused."""
+    if (items.spread is not None) != config.probabilistic:
+        has, needs = ("points", "Gaussians") if config.probabilistic else ("Gaussians", "points")
+        raise ValueError(
+            f"these tokens are {has}, but score.similarity={config.similarity!r} compares {needs}: "
+            "prepare them with the same model"
+        )
+    half = items.direction.dtype in (torch.float16, torch.bfloat16)
+    return items.to(torch.float32) if half else items
 
 
 def _points(source: Tokens | TokenGaussians) -> Tensor:

@@ -24,6 +24,7 @@ __all__ = [
 
 # Under the square root of W2, for its gradient at zero: moves a distance of 0.001 by 5e-10.
 _ROOT_EPSILON = 1e-12
+_LEAST_BANDWIDTH = 1e-4
 
 
 def pair_dot(texts: Tensor, videos: Tensor) -> Tensor:
@@ -50,10 +51,12 @@ def wasserstein_squared(texts: PreparedTokens, videos: PreparedTokens, cosines: 
     """
     assert texts.spread is not None
     assert videos.spread is not None
-    text_norm = texts.spread.square().sum(dim=-1)[:, None, :, None]
-    video_norm = videos.spread.square().sum(dim=-1)[None, :, None, :]
-    spread = text_norm + video_norm - 2 * pair_dot(texts.spread, videos.spread)
-    return 2 - 2 * cosines + spread
+    # Only differences count: without what all spreads have in common, dot products of large ones cancel less.
+    common = videos.spread.detach().sum(dim=(0, 1)) / videos.mask.sum()
+    text_spread, video_spread = texts.spread - common, videos.spread - common
+    text_norm = text_spread.square().sum(dim=-1)[:, None, :, None]
+    video_norm = video_spread.square().sum(dim=-1)[None, :, None, :]
+    return 2 - 2 * cosines + text_norm + video_norm - 2 * pair_dot(text_spread, video_spread)
 
 
 def token_similarity(texts: PreparedTokens, videos: PreparedTokens, cosines: Tensor, config: ScoreConfig) -> Tensor:
@@ -80,7 +83,8 @@ def kernel_mean(cosines: Tensor, bandwidth: Tensor | float, kernels: int) -> Ten
     Paper gap: the paper names neither the bandwidths nor their number's start; k counts from 1, as its sum does.
     Counting from 0 is the same as halving b.
     """
-    squared = 2 - 2 * cosines
+    # Rounding takes cosines of equal tokens above 1; a narrow bandwidth would make much of that.
+    squared = (2 - 2 * cosines).clamp(min=0)
     # Halving a bandwidth squares its kernel: one exponential for the widest, k = R, gives all the others.
     kernel = torch.exp(-squared / (bandwidth * 2.0 ** (kernels - kernels // 2)))
     total = kernel
@@ -103,14 +107,14 @@ def gram_block(cosines: Tensor, bandwidth: Tensor | float, config: ScoreConfig) 
 def pair_bandwidth(texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
     """``bandwidth = batch``: mean ‖x − y‖² over the joint tokens of each pair, [A, B], detached.
 
-    For T unit vectors with sum s, the squared distances over all ordered pairs sum to 2(T² − ‖s‖²). Equal tokens
-    have none: the bandwidth stays above zero so that their kernels are 1.
+    For T unit vectors with sum s, the squared distances over all ordered pairs sum to 2(T² − ‖s‖²). Tokens that are
+    nearly equal in single precision have no bandwidth of their own: a floor makes their kernels 1.
     """
     text_sum, video_sum = texts.direction.detach().sum(dim=1), videos.direction.detach().sum(dim=1)
     norm = text_sum.square().sum(-1)[:, None] + video_sum.square().sum(-1)[None] + 2 * text_sum @ video_sum.T
     count = texts.mask.sum(dim=1)[:, None] + videos.mask.sum(dim=1)[None]
     bandwidth = 2 * (count * count - norm) / (count * count - count)
-    return bandwidth.clamp(min=torch.finfo(norm.dtype).eps)
+    return bandwidth.clamp(min=_LEAST_BANDWIDTH)
 
 
 def mean_cross_distance(text_mean: Tensor, video_mean: Tensor) -> float:

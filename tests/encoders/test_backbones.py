@@ -101,6 +101,15 @@ def test_pair_features_are_the_encoders_own(dinov2_folder: Path, bert_folder: Pa
         close(model.text_encoder(TEXTS).embeddings, model.text_encoder.tower.projection(words))
 
 
+def test_features_stand_for_pictures(dinov2_folder: Path, bert_folder: Path) -> None:
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder)).eval()
+    frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    with torch.no_grad():
+        features = model.video_encoder.tower.features(frames.flatten(0, 1)).unflatten(0, (2, 3))
+        close(model.video_encoder(features, mask).embeddings, model.video_encoder(frames, mask).embeddings)
+
+
 def test_two_tower_models_lend_one_tower(siglip_folder: Path, bert_folder: Path) -> None:
     size = ["encoder.image_size=32", "encoder.frame_feature=pooler"]
     model = ProTA.from_config(pair_config(siglip_folder, siglip_folder, *size)).eval()

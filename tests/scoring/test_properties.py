@@ -130,7 +130,7 @@ def test_gradients_of_every_branch(variant: str) -> None:
 
     tokens = [tokens.embeddings.nan_to_num(0.0).requires_grad_() for tokens in (case.texts, case.videos)]
     values = [parameter.detach().clone().requires_grad_() for parameter in parameters.values()]
-    if config.bandwidth == "batch" and config.weights != "uniform":
+    if config.bandwidth == "batch":
         # Its bandwidth is detached by definition, which numeric differences cannot know: only what does not move it.
         values = [v.requires_grad_(name.endswith(WEIGHT_HEADS)) for name, v in zip(parameters, values, strict=True)]
         tokens = [token.detach() for token in tokens]

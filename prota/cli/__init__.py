@@ -1,0 +1,42 @@
+"""The command line: one thin file per command; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from prota.cli import ablate, data, evaluate, train
+from prota.settings import ConfigError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="prota",
+    help="ProTA: probabilistic token aggregation for text-video retrieval.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(ablate.ablate)
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one line: exit code 2 for wrong usage, 1 for a failure, 130 for Ctrl-C."""
+    try:
+        app()
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except (ValueError, OSError, RuntimeError) as error:
+        # The project's own errors are ValueErrors and RuntimeErrors with a sentence; the first line says it all.
+        _fail(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"prota: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,56 @@
+"""`prota ablate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from prota.cli.options import AllowMissing, ConfigFile, Device, Overrides
+
+__all__ = ["ablate"]
+
+
+def ablate(
+    config: ConfigFile,
+    out: Annotated[Path, typer.Option("--out", "-o", help="folder of all runs and results")],
+    table: Annotated[
+        Literal["main", "temperature", "kernels"], typer.Option(help="which of the paper's tables")
+    ] = "main",
+    seeds: Annotated[int, typer.Option(min=1, help="runs per row, seeds 0, 1, …")] = 3,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="only this row; may be repeated")] = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+    allow_missing: AllowMissing = 0,
+) -> None:
+    """Train and test the rows of an ablation table over seeds; the same command continues one that was stopped."""
+    from rich.console import Console
+
+    from prota.cli.train import Display, StopRequest
+    from prota.evaluation.ablation import ablation_table, run_table
+    from prota.training.distributed import start_world
+
+    world = start_world(device)
+    stop = StopRequest()
+    console = Console()
+    with Display(world.first, None) as display:
+        results = run_table(
+            table,
+            config,
+            overrides or [],
+            seeds,
+            out,
+            world,
+            display,
+            stop,
+            allow_missing,
+            tuple(rows or ()),
+            lambda text: display.console.print(text) if world.first else None,
+        )
+    world.close()
+    if world.first and results:
+        console.print(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
+    if stop():
+        typer.echo(f"stopped; the same command goes on from there ({out})", err=True)
+        raise typer.Exit(130)

@@ -1,0 +1,86 @@
+"""`prota data check` and `prota data prepare`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prota.cli.options import ConfigFile, Overrides, Workers, load_experiment, progress
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Look at a benchmark's files, and decode its videos once.", no_args_is_help=True)
+
+
+@app.command()
+def check(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    workers: Workers = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds a video may take")] = 60.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write the inventory to this file")] = None,
+) -> None:
+    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, without captions."""
+    from rich.console import Console
+
+    from prota.data.benchmarks import load_benchmark
+    from prota.data.doctor import check as inspect
+
+    experiment = load_experiment(config, overrides)
+    benchmark = load_benchmark(experiment.data)
+    with progress("checking videos") as update:
+        inventory = inspect(
+            benchmark, experiment.data, workers or os.cpu_count() or 1, timeout, lambda done, total: update(done, total)
+        )
+    Console().print(inventory.table())
+    if json_file is not None:
+        json_file.write_text(json.dumps(inventory.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def prepare(
+    config: ConfigFile,
+    overrides: Overrides = None,
+    workers: Workers = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds a video may take")] = 60.0,
+    retry: Annotated[bool, typer.Option(help="try quarantined videos again")] = False,
+) -> None:
+    """Decode every video once into the frame cache; resumes where it was stopped."""
+    from prota.data.benchmarks import load_benchmark
+    from prota.data.videos import find_videos
+    from prota.frames.cache import CachePlan, FrameCache, fill_cache
+
+    experiment = load_experiment(config, overrides)
+    for field in ("cache", "videos"):
+        if not getattr(experiment.data, field):
+            raise typer.BadParameter(f"data.{field} is not set: give the folder in {config} or with -s data.{field}=…")
+    benchmark = load_benchmark(experiment.data)
+    splits = [split for split in (benchmark.train, benchmark.val, benchmark.test) if split is not None]
+    found = find_videos(Path(experiment.data.videos), [video for split in splits for video in split.video_ids])
+    plan = CachePlan(experiment.encoder.frames, experiment.data.cache_jitter, experiment.data.cache_size)
+    folder = Path(experiment.data.cache)
+    with progress("decoding") as update:
+        report = fill_cache(
+            folder,
+            found.paths,
+            plan,
+            workers or os.cpu_count() or 1,
+            timeout,
+            retry=retry,
+            on_progress=lambda p: update(
+                p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
+            ),
+        )
+    problems = FrameCache.open(folder).verify()
+    typer.echo(
+        f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined, "
+        f"{len(found.missing)} of {sum(map(len, splits))} not found in {experiment.data.videos}"
+    )
+    for video_id, reason in sorted(report.quarantined.items()):
+        typer.echo(f"  quarantined {video_id}: {reason}")
+    if problems:
+        raise ValueError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")

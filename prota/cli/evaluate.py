@@ -1,0 +1,104 @@
+"""`prota evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from prota.cli.options import AllowMissing, Device, Overrides, load_experiment, progress
+
+if TYPE_CHECKING:
+    from prota.evaluation.audit import Check
+
+__all__ = ["evaluate"]
+
+
+Checkpoint = Annotated[Path | None, typer.Argument(help="run folder or model folder", show_default=False)]
+Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
+SplitName = Annotated[str, typer.Option(help="test, val or train")]
+Scores = Annotated[Path | None, typer.Option(help="instead of a model: any system's scores, .npy [texts, videos]")]
+Targets = Annotated[
+    Path | None, typer.Option(help="with --scores: each text's video, .npy or .json; default: text i, video i")
+]
+Normalisation = Annotated[
+    Literal["none", "dsl", "qbnorm"], typer.Option(help="post-processing of scores; named in the result")
+]
+Candidates = Annotated[
+    Literal["captions", "videos"], typer.Option(help="video to text: rank among captions, or videos by their best")
+]
+
+
+def evaluate(
+    checkpoint: Checkpoint = None,
+    data: Data = None,
+    overrides: Overrides = None,
+    split: SplitName = "test",
+    scores: Scores = None,
+    targets: Targets = None,
+    normalisation: Normalisation = "none",
+    candidates: Candidates = "captions",
+    audit: Annotated[bool, typer.Option("--audit", help="also run leak checks on the model")] = False,
+    device: Device = "auto",
+    allow_missing: AllowMissing = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="where the result goes")] = None,
+    save_scores: Annotated[Path | None, typer.Option(help="also write the score matrix, .npy")] = None,
+) -> None:
+    """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix."""
+    if (checkpoint is None) == (scores is None):
+        raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
+    if data is None and overrides:
+        raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
+    if scores is not None:
+        if audit or normalisation == "qbnorm":
+            raise typer.BadParameter("--audit and --normalisation qbnorm ask a model: they need a CHECKPOINT")
+        _evaluate_matrix(scores, targets, normalisation == "dsl", candidates, json_file)
+        return
+    assert checkpoint is not None
+    import numpy as np
+    from rich.console import Console
+
+    from prota.evaluation.audit import audit as run_audit
+    from prota.evaluation.report import Evaluation, SystemUnderTest
+    from prota.training.distributed import start_world
+
+    experiment = None if data is None else load_experiment(data, overrides)
+    system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
+    evaluation = Evaluation(system, split, allow_missing)
+    with progress("evaluating") as update:
+        passport, matrix = evaluation.run(
+            normalisation, candidates, lambda what, done, total: update(done, total, what)
+        )
+    Console().print(passport.table())
+    if json_file is None and (checkpoint / "checkpoints.json").exists():
+        json_file = checkpoint / "results" / f"{split}{'' if normalisation == 'none' else '-' + normalisation}.json"
+    if json_file is not None:
+        passport.write(json_file)
+        typer.echo(f"result: {json_file}")
+    if save_scores is not None:
+        np.save(save_scores, matrix.numpy())
+    if audit:
+        _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+
+
+def _report_audit(checks: list[Check]) -> None:
+    for check in checks:
+        typer.echo(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)
+
+
+def _evaluate_matrix(
+    path: Path, targets: Path | None, dsl: bool, candidates: Literal["captions", "videos"], json_file: Path | None
+) -> None:
+    from rich.console import Console
+
+    from prota.evaluation.report import matrix_result, read_matrix
+
+    matrix, owners = read_matrix(path, targets)
+    passport = matrix_result(matrix, owners, str(path), candidates, dsl)
+    Console().print(passport.table())
+    if json_file is not None:
+        passport.write(json_file)
+        typer.echo(f"result: {json_file}")

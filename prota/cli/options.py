@@ -1,0 +1,62 @@
+"""What several commands take, and how they show that they are at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from prota.experiment import Experiment
+
+__all__ = ["AllowMissing", "ConfigFile", "Device", "Overrides", "Workers", "load_experiment", "progress"]
+
+ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="SECTION.FIELD=VALUE", help="override a setting; may be repeated"),
+]
+AllowMissing = Annotated[
+    int, typer.Option(min=0, metavar="N", help="go on although up to N videos of a split are missing; recorded")
+]
+Workers = Annotated[int, typer.Option(min=0, help="decoder processes; 0: one per core")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
+
+
+def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:
+    from prota.experiment import Experiment
+
+    return Experiment.load(path, overrides or ())
+
+
+@contextmanager
+def progress(label: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar with rate and time left on stderr; call what it gives with done=, total= and note=."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task(label, total=None, note="")
+
+        def update(done: int, total: int, note: str = "", **fields: Any) -> None:
+            bar.update(task, completed=done, total=total, note=note, **fields)
+
+        yield update

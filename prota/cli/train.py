@@ -1,0 +1,138 @@
+"""`prota train`."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prota.cli.options import AllowMissing, ConfigFile, Device, Overrides, load_experiment
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["Display", "StopRequest", "train"]
+
+
+def train(
+    config: ConfigFile,
+    run: Annotated[Path, typer.Option("--out", "-o", help="folder of the run: log and checkpoints")],
+    overrides: Overrides = None,
+    device: Device = "auto",
+    allow_missing: AllowMissing = 0,
+) -> None:
+    """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
+    from prota.training.checkpoint import RunFolder
+    from prota.training.distributed import start_world
+    from prota.training.train import Trainer
+
+    experiment = load_experiment(config, overrides)
+    folder = RunFolder(run)
+    folder.claim(experiment)
+    world = start_world(device)
+    stop = StopRequest()
+    try:
+        trainer = Trainer(experiment, folder, world, allow_missing)
+        with Display(world.first, run) as display:
+            result = trainer.fit(display, stop)
+    finally:
+        world.close()
+    if not world.first:
+        return
+    if result.finished:
+        typer.echo(f"finished {result.steps} steps: {run}")
+        typer.echo(f"evaluate it with: prota evaluate {run} --data {config}")
+    else:
+        typer.echo(
+            f"stopped at step {result.step} of {result.steps}, saved in {run}; the same command goes on from there"
+        )
+        raise typer.Exit(130)
+
+
+class StopRequest:
+    """Ctrl-C or SIGTERM ends the run after the current step; a second one at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+class Display:
+    """The progress bar of a run, and TensorBoard where it is installed."""
+
+    def __init__(self, visible: bool, run: Path | None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.console = Console(stderr=True)
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        self.bar: Progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not visible)
+        self.board: Any = _tensorboard(run) if visible and run is not None else None
+        self.task: Any = None
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+        if self.board is not None:
+            self.board.close()
+
+    def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None:
+        from rich.table import Table
+
+        table = Table(
+            "part", "parameters", "learning rate", title=f"{pairs} captions of {videos} videos, {steps} steps"
+        )
+        for name, count, rate in groups:
+            table.add_row(name, f"{count:,}", f"{rate:g}" if rate else "frozen")
+        self.console.print(table)
+        if step:
+            self.console.print(f"continuing after step {step}")
+        if self.task is not None:
+            self.bar.remove_task(self.task)
+        self.task = self.bar.add_task("training", total=steps, completed=step, note="")
+
+    def stepped(self, record: dict[str, Any]) -> None:
+        note = (
+            f"loss {record['total']:.3f}  {record['items_per_second']:.0f} pairs/s  "
+            f"waiting for data {record['data_wait']:.0%}"
+        )
+        self.bar.update(self.task, completed=record["step"], note=note)
+        if self.board is not None:
+            for name, value in record.items():
+                if name not in ("step", "epoch"):
+                    self.board.add_scalar(f"train/{name}", value, record["step"])
+
+    def validated(self, record: dict[str, Any]) -> None:
+        sides = record["validation"]
+        both = "  ".join(
+            f"{arrow} {sides[name]['r1']:.1f} / {sides[name]['r5']:.1f} / {sides[name]['r10']:.1f}"
+            for arrow, name in (("t→v", "text_to_video"), ("v→t", "video_to_text"))
+        )
+        self.console.print(f"epoch {record['epoch'] + 1}, validation R@1/5/10: {both}")
+        if self.board is not None:
+            for side, metrics in sides.items():
+                for name, value in metrics.items():
+                    self.board.add_scalar(f"validation/{side}/{name}", value, record["step"])
+
+
+def _tensorboard(run: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(run / "tensorboard"))

@@ -1,0 +1,219 @@
+"""Which pairs make a batch, which frames stand for a video, and reading them ahead of the training step.
+
+Everything random here is drawn from (seed, epoch, video) alone, so that a resumed run, another number of processes or
+a skipped batch changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prota.data.splits import DataError, Split
+from prota.experiment import Experiment
+from prota.frames.cache import CachePlan, FrameCache
+from prota.frames.sampling import middle_indices
+
+__all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead", "epoch_batches", "open_cache"]
+
+T = TypeVar("T")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One text-video pair of a batch."""
+
+    video_id: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class FrameBatch:
+    """Frames of some videos."""
+
+    frames: Tensor
+    """uint8 pictures [B, M, S, S, 3]; features [B, M, C] where the reader's clips are features."""
+    mask: Tensor
+    """bool [B, M]."""
+
+
+def open_cache(experiment: Experiment) -> FrameCache:
+    """The frame cache of an experiment; one that was filled for other settings is refused."""
+    cache = FrameCache.open(experiment.data.cache)
+    for name, cached, wanted in (
+        ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
+        ("data.cache_size", cache.plan.size, experiment.data.cache_size),
+        ("data.cache_jitter", cache.plan.jitter, experiment.data.cache_jitter),
+    ):
+        if cached != wanted:
+            raise DataError(
+                f"{name}={wanted}, but the frame cache {experiment.data.cache} was filled with {cached}; "
+                f"allowed: {cached}, or another data.cache and `prota data prepare`"
+            )
+    return cache
+
+
+def epoch_batches(split: Split, batch_size: int, captions: str, seed: int, epoch: int) -> list[list[Pair]]:
+    """The batches of an epoch, each of distinct videos; what fills no whole batch is left for other epochs.
+
+    ``captions = all`` shows every caption once, ``one`` every video once with a caption drawn anew each epoch.
+    """
+    if len(split) < batch_size:
+        raise DataError(
+            f"train.batch_size={batch_size} exceeds the {len(split)} training videos, and a batch holds distinct ones; "
+            f"allowed: up to {len(split)}"
+        )
+    generator = np.random.default_rng([seed, epoch])
+    orders = [generator.permutation(len(item.captions)) for item in split.items]
+    rounds = 1 if captions == "one" else max(len(order) for order in orders)
+    batches: list[list[Pair]] = []
+    waiting: list[Pair] = []
+    for turn in range(rounds):
+        for index in generator.permutation(len(split)):
+            item = split.items[index]
+            if turn < len(item.captions):
+                waiting.append(Pair(item.video_id, item.captions[orders[index][turn]]))
+        waiting = _fill(batches, waiting, batch_size)
+    return batches
+
+
+def _fill(batches: list[list[Pair]], waiting: list[Pair], size: int) -> list[Pair]:
+    """Move pairs into batches of distinct videos; returns those that wait for the next round."""
+    while len(waiting) >= size:
+        batch: dict[str, Pair] = {}
+        later: list[Pair] = []
+        for place, pair in enumerate(waiting):
+            if pair.video_id in batch:
+                later.append(pair)
+                continue
+            batch[pair.video_id] = pair
+            if len(batch) == size:
+                later += waiting[place + 1 :]
+                break
+        if len(batch) < size:
+            break
+        batches.append(list(batch.values()))
+        waiting = later
+    return waiting
+
+
+class Clips(Protocol):
+    """What a reader reads from: the frame cache, or features of its frames."""
+
+    @property
+    def plan(self) -> CachePlan: ...
+
+    def __contains__(self, video_id: object) -> bool: ...
+
+    def frames(self, video_id: str) -> Array: ...
+
+
+class ClipReader:
+    """Frames of videos from the cache, as a test sees them or as training does."""
+
+    def __init__(self, cache: Clips, experiment: Experiment, split: Split) -> None:
+        self.cache = cache
+        self.count = experiment.encoder.frames
+        self.train = experiment.train
+        self.others = [item.video_id for item in split.items if item.video_id in cache]
+        self.dilution = experiment.data.dilution
+        if self.dilution >= len(self.others):
+            raise DataError(
+                f"data.dilution={self.dilution} needs as many other videos; the split has {len(self.others)} in all"
+            )
+
+    def read(self, video_ids: Sequence[str], epoch: int | None = None) -> FrameBatch:
+        """Frames of these videos: uniform ones, or as training draws them in an epoch."""
+        clips = [self._mixed(video_id, epoch) for video_id in video_ids]
+        longest = max(len(clip) for clip in clips)
+        frames = np.zeros((len(clips), longest, *clips[0].shape[1:]), dtype=clips[0].dtype)
+        mask = np.zeros((len(clips), longest), dtype=bool)
+        for row, clip in enumerate(clips):
+            frames[row, : len(clip)] = clip
+            mask[row, : len(clip)] = True
+        return FrameBatch(torch.from_numpy(frames), torch.from_numpy(mask))
+
+    def _mixed(self, video_id: str, epoch: int | None) -> Array:
+        """A video's frames, with an even share of those of unrelated videos where the data is diluted."""
+        if not self.dilution:
+            return self._clip(video_id, epoch, self.count)
+        generator = np.random.default_rng(_number(video_id, "dilution"))
+        strangers: list[str] = []
+        while len(strangers) < self.dilution:
+            other = self.others[generator.integers(len(self.others))]
+            if other != video_id and other not in strangers:
+                strangers.append(other)
+        parts = [self._clip(name, epoch, self.count // (self.dilution + 1)) for name in (video_id, *strangers)]
+        return np.concatenate([parts[place] for place in generator.permutation(len(parts))])
+
+    def _clip(self, video_id: str, epoch: int | None, count: int) -> Array:
+        cached, plan = self.cache.frames(video_id), self.cache.plan
+        chosen = middle_indices(len(cached), plan.frames, plan.jitter)
+        if epoch is None:
+            return np.asarray(cached[_spread(chosen, count)])
+        generator = np.random.default_rng([self.train.seed, epoch, _number(video_id, "frames")])
+        if self.train.jitter and len(cached) == plan.frames * plan.jitter:
+            chosen = np.arange(plan.frames) * plan.jitter + generator.integers(plan.jitter, size=plan.frames)
+        if self.train.frames and len(chosen) > self.train.frames:
+            chosen = np.sort(generator.choice(chosen, self.train.frames, replace=False))
+        return np.asarray(cached[_spread(chosen, count)])
+
+
+def _spread(chosen: Array, count: int) -> Array:
+    """Evenly spaced ones of these indices, at most ``count``."""
+    if len(chosen) <= count:
+        return chosen
+    spread: Array = chosen[((np.arange(count) + 0.5) * len(chosen) / count).astype(int)]
+    return spread
+
+
+def _number(video_id: str, purpose: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{purpose}:{video_id}".encode()).digest()[:8], "little")
+
+
+class ReadAhead(Generic[T]):
+    """Calls ``make`` for one number after the other on a thread, a few ahead of who iterates; errors arrive there."""
+
+    def __init__(self, make: Callable[[int], T], start: int, stop: int, ahead: int = 3) -> None:
+        self._queue: queue.Queue[T | BaseException] = queue.Queue(maxsize=ahead)
+        self._closed = threading.Event()
+        self._count = stop - start
+        self._thread = threading.Thread(target=self._work, args=(make, start, stop), daemon=True)
+        self._thread.start()
+
+    def _work(self, make: Callable[[int], T], start: int, stop: int) -> None:
+        for index in range(start, stop):
+            result: T | BaseException
+            try:
+                result = make(index)
+            except BaseException as error:
+                result = error
+            while not self._closed.is_set():
+                try:
+                    self._queue.put(result, timeout=0.1)
+                    break
+                except queue.Full:
+                    continue
+            if self._closed.is_set() or isinstance(result, BaseException):
+                return
+
+    def __iter__(self) -> Iterator[T]:
+        for _ in range(self._count):
+            result = self._queue.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+
+    def close(self) -> None:
+        """Stop reading; what was read ahead is dropped."""
+        self._closed.set()
+        self._thread.join()

@@ -1,0 +1,237 @@
+"""What there is of a benchmark's videos and captions and what is wrong with it. Nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prota.data.splits import Benchmark, DataError, Split, examples
+from prota.data.videos import Found, find_videos
+from prota.experiment import DataConfig
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["Inventory", "SplitInventory", "check", "inspect_video", "require_complete", "require_disjoint"]
+
+MIN_FRAMES = 2
+MIN_SECONDS = 0.1
+TOO_SHORT = "too short: "
+"""How a reason begins that makes a video too short rather than corrupt."""
+
+Progress = Callable[[int, int], None]
+Inspect = Callable[[Mapping[str, Path]], Mapping[str, str | None]]
+
+
+@dataclass(frozen=True)
+class SplitInventory:
+    """One split: every video is sound, missing, corrupt or too short."""
+
+    name: str
+    hash: str
+    total: int
+    """Videos that the split lists."""
+    sound: int
+    """Videos with a file that can be read and is long enough."""
+    missing: list[str]
+    """Videos without a file."""
+    corrupt: dict[str, str]
+    """Videos whose file cannot be read, and why."""
+    too_short: dict[str, str]
+    """Videos with fewer than 2 frames or shorter than 0.1 s, which are a picture rather than a video."""
+    duplicated: dict[str, list[str]]
+    """Videos that several files answer to, the used one first."""
+    captions: int
+    captionless: list[str]
+    """Videos with nothing said about them."""
+    identical_captions: int
+    """Captions that are word for word those of another video too: no model can tell these queries apart."""
+
+    @property
+    def found(self) -> int:
+        return self.total - len(self.missing)
+
+    @property
+    def unusable(self) -> list[str]:
+        """Videos that cannot be trained or tested on, in the order of problems."""
+        return list(dict.fromkeys([*self.missing, *self.corrupt, *self.too_short, *self.captionless]))
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All splits of a benchmark."""
+
+    benchmark: str
+    folder: str
+    splits: list[SplitInventory]
+    shared: dict[str, list[str]]
+    """Videos in two splits, by id or by file, under ``train+test`` and so on: a leak."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every video can be used and none leaks."""
+        return not self.shared and not any(split.unusable for split in self.splits)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        tree = asdict(self)
+        for split, shown in zip(self.splits, tree["splits"], strict=True):
+            shown["found"] = split.found
+        return {**tree, "complete": self.complete}
+
+    def table(self) -> Table:
+        """Numbers alone, a row for each finding and a column for each split; the ids are in ``as_dict``."""
+        from rich.table import Table
+
+        table = Table(title=f"{self.benchmark} in {self.folder}")
+        table.add_column("")
+        for split in self.splits:
+            table.add_column(split.name, justify="right")
+        rows: dict[str, Callable[[SplitInventory], int]] = {
+            "videos listed": lambda split: split.total,
+            "found": lambda split: split.found,
+            "missing": lambda split: len(split.missing),
+            "corrupt": lambda split: len(split.corrupt),
+            "too short": lambda split: len(split.too_short),
+            "sound": lambda split: split.sound,
+            "several files": lambda split: len(split.duplicated),
+            "captions": lambda split: split.captions,
+            "without caption": lambda split: len(split.captionless),
+            "captions not unique": lambda split: split.identical_captions,
+        }
+        for label, count in rows.items():
+            table.add_row(label, *(f"{count(split):,}" for split in self.splits))
+        for pair, videos in self.shared.items():
+            table.add_row(
+                f"LEAK {pair}", *(f"{len(videos):,}" if s.name in pair.split("+") else "" for s in self.splits)
+            )
+        return table
+
+
+def check(
+    benchmark: Benchmark,
+    config: DataConfig,
+    workers: int,
+    timeout: float,
+    on_progress: Progress | None = None,
+    inspect: Inspect | None = None,
+) -> Inventory:
+    """Look for every video of ``benchmark`` and open each file found, ``workers`` at a time, ``timeout`` seconds each.
+
+    ``on_progress`` is told (done, all) after each file. ``inspect`` replaces the opening: ids and paths to reasons,
+    None for a sound file.
+    """
+    if not config.videos:
+        raise DataError("data.videos is empty; set it to the folder that holds the videos")
+    folder = Path(config.videos).expanduser()
+    ids = dict.fromkeys(video for split in benchmark.splits for video in split.video_ids)
+    found = find_videos(folder, ids)
+    reasons = inspect(found.paths) if inspect else _inspect_all(found.paths, workers, timeout, on_progress)
+    return Inventory(
+        benchmark.name,
+        str(folder),
+        [_inventory(split, found, reasons) for split in benchmark.splits],
+        _shared(benchmark, found.paths),
+    )
+
+
+def _inventory(split: Split, found: Found, reasons: Mapping[str, str | None]) -> SplitInventory:
+    videos = split.video_ids
+    bad = {video: reasons.get(video, "was not looked at") for video in videos if video in found.paths}
+    problems = {video: reason for video, reason in bad.items() if reason is not None}
+    missing = [video for video in videos if video not in found.paths]
+    # One caption twice at one video is harmless: a set leaves only those that several videos share.
+    videos_with = Counter(caption for item in split.items for caption in set(item.captions))
+    return SplitInventory(
+        name=split.name,
+        hash=split.hash,
+        total=len(split),
+        sound=len(split) - len(missing) - len(problems),
+        missing=missing,
+        corrupt={video: reason for video, reason in problems.items() if not reason.startswith(TOO_SHORT)},
+        too_short={video: reason for video, reason in problems.items() if reason.startswith(TOO_SHORT)},
+        duplicated={
+            video: [str(path) for path in found.duplicated[video]] for video in videos if video in found.duplicated
+        },
+        captions=len(split.pairs),
+        captionless=[item.video_id for item in split.items if not item.captions],
+        identical_captions=sum(videos_with[caption] > 1 for _, caption in split.pairs),
+    )
+
+
+def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[str]]:
+    """Videos of a split that another split has too, under the same id or as the same file under another."""
+    shared = {}
+    for first, second in itertools.combinations(benchmark.splits, 2):
+        ids = set(second.video_ids)
+        files = {paths[video].resolve() for video in ids if video in paths}
+        both = [v for v in first.video_ids if v in ids or (v in paths and paths[v].resolve() in files)]
+        if both:
+            shared[f"{first.name}+{second.name}"] = both
+    return shared
+
+
+def inspect_video(path: Path) -> str | None:
+    """Why a file cannot be used; None if it can. Raises DecodeError where it cannot be read at all."""
+    from prota.frames.decode import read_timeline
+
+    timeline = read_timeline(path)
+    if len(timeline.times) < MIN_FRAMES:
+        return f"{TOO_SHORT}{len(timeline.times)} frame(s), at least {MIN_FRAMES} are needed"
+    if timeline.duration < MIN_SECONDS:
+        return f"{TOO_SHORT}{timeline.duration:.3f} s, at least {MIN_SECONDS} s are needed"
+    return None
+
+
+def _inspect_all(
+    paths: Mapping[str, Path], workers: int, timeout: float, on_progress: Progress | None
+) -> dict[str, str | None]:
+    from prota.frames.pool import DecodePool
+
+    reasons: dict[str, str | None] = {}
+    if not paths:
+        return reasons
+    with DecodePool(workers, timeout) as pool:
+        for video, outcome in pool.run(inspect_video, paths.items()):
+            reasons[video] = outcome.value if outcome.error is None else str(outcome.error)
+            if on_progress is not None:
+                on_progress(len(reasons), len(paths))
+    return reasons
+
+
+def require_complete(split: Split, available: Collection[str], allow_missing: int) -> tuple[Split, int]:
+    """``split`` without the videos that are not ``available`` or have no caption, and how many these are.
+
+    More than ``allow_missing`` of them is an error, so that no result is computed on less than it claims.
+    """
+    there = set(available)
+    unavailable = [item.video_id for item in split.items if item.video_id not in there]
+    captionless = [item.video_id for item in split.items if item.video_id in there and not item.captions]
+    missing = [*unavailable, *captionless]
+    if len(missing) > allow_missing:
+        what = " and ".join(
+            f"{len(videos)} {problem} ({examples(videos)})"
+            for videos, problem in ((unavailable, "cannot be had"), (captionless, "have no caption"))
+            if videos
+        )
+        raise DataError(
+            f"of {len(split)} {split.name} videos {what}: see `prota data check`, or go on without them "
+            f"with --allow-missing {len(missing)}"
+        )
+    if len(missing) == len(split):
+        raise DataError(f"none of the {len(split)} {split.name} videos is there: see `prota data check`")
+    gone = set(missing)
+    return Split(split.name, tuple(item for item in split.items if item.video_id not in gone)), len(missing)
+
+
+def require_disjoint(benchmark: Benchmark) -> None:
+    """Refuse a benchmark with a video in two splits: what is learnt from it would be tested with it."""
+    for pair, videos in _shared(benchmark, {}).items():
+        raise DataError(
+            f"{benchmark.name} has {len(videos)} videos in both splits of {pair} ({examples(videos)}): "
+            "take them out of one of the two"
+        )

@@ -1,0 +1,137 @@
+"""Finding videos in a folder by id, at any depth and whatever their extension, in one walk."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from prota.data.splits import DataError
+
+__all__ = ["VIDEO_EXTENSIONS", "Found", "find_videos"]
+
+# In order of preference where several files have one name. The last two occur in DiDeMo, whose names come from Flickr:
+# `x.null`, and `x.` for a container that Flickr did not name.
+VIDEO_EXTENSIONS = (
+    *("mp4", "m4v", "mov", "qt", "mkv", "webm", "avi", "divx", "mpg", "mpeg", "mpe", "m1v", "m2v", "ts", "mts", "m2ts"),
+    *("vob", "wmv", "asf", "flv", "f4v", "3gp", "3gpp", "3g2", "ogv", "ogg", "mxf", "rm", "rmvb", "mjpg", "gif"),
+    *("y4m", "ivf", "h264", "264", "h265", "265", "hevc"),
+    *("null", ""),
+)
+_PREFERENCE = {extension: place for place, extension in enumerate(VIDEO_EXTENSIONS)}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the videos of some ids are."""
+
+    paths: dict[str, Path]
+    """The file to use for each id that has one."""
+    missing: list[str]
+    """Ids without a file, in the order asked for."""
+    duplicated: dict[str, list[Path]]
+    """Ids that several different files answer to, the used one first."""
+
+
+def find_videos(folder: Path, ids: Iterable[str]) -> Found:
+    """Look every id up among the video files below ``folder``.
+
+    An id is a path relative to ``folder`` or just a file's name, in both cases with or without the extension;
+    ``x.mov`` also finds ``x.mp4`` and ``x.mov.mp4``, as videos are often converted. Of several files that fit, one
+    whose relative path is the id comes first, then mp4 before other extensions, then the first by path. Hidden files
+    and folders are skipped; links are followed, each folder being visited once, so that loops end.
+    """
+    by_path: dict[str, list[Path]] = defaultdict(list)
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    exact: dict[str, Path] = {}
+    for relative in _video_files(folder):
+        path = folder / relative
+        whole = _normal(relative)
+        exact[whole] = path
+        for key in _without_extensions(whole):
+            by_path[key].append(path)
+            by_name[key.rpartition("/")[2]].append(path)
+
+    found = Found({}, [], {})
+    for video in dict.fromkeys(ids):
+        key = _normal(video)
+        if key in exact:
+            found.paths[video] = exact[key]
+            continue
+        matches: list[Path] = []
+        for name in _without_extensions(key):
+            fits = [*sorted(by_path.get(name, []), key=_order), *sorted(by_name.get(name, []), key=_order)]
+            matches = list(dict.fromkeys(fits))
+            if matches:
+                break
+        if not matches:
+            found.missing.append(video)
+            continue
+        found.paths[video] = matches[0]
+        if len(matches) > 1:
+            different: dict[Path, Path] = {}
+            for path in matches:
+                different.setdefault(path.resolve(), path)
+            if len(different) > 1:
+                found.duplicated[video] = list(different.values())
+    return found
+
+
+def _video_files(folder: Path) -> Iterator[str]:
+    """Relative paths of the video files below ``folder``. Linked folders come last: a real path wins over a link."""
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; set data.videos to the folder that holds the videos")
+    real, linked = [folder], list[Path]()
+    visited: set[tuple[int, int]] = set()
+    while real or linked:
+        current = real.pop() if real else linked.pop(0)
+        try:
+            status = current.stat()
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            with os.scandir(current) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            raise DataError(f"{current} cannot be read: {error.strerror}; make it readable or take it away") from None
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if _leads_to(entry, os.DirEntry.is_dir):
+                (linked if entry.is_symlink() else real).append(Path(entry.path))
+            elif _extension(entry.name) is not None and _leads_to(entry, os.DirEntry.is_file):
+                yield Path(entry.path).relative_to(folder).as_posix()
+
+
+def _leads_to(entry: os.DirEntry[str], kind: Callable[[os.DirEntry[str]], bool]) -> bool:
+    """Whether an entry is of that kind. A link to itself is of none, which Python reports as an error."""
+    try:
+        return kind(entry)
+    except OSError:
+        return False
+
+
+def _extension(name: str) -> str | None:
+    """The extension in lower case; None for a name that is not a video's."""
+    stem, dot, extension = name.rpartition(".")
+    return extension.lower() if stem and dot and extension.lower() in _PREFERENCE else None
+
+
+def _without_extensions(name: str) -> list[str]:
+    """The name itself, then without its extension, then without the one before: ``x.mov.mp4``, ``x.mov``, ``x``."""
+    names = [name]
+    while _extension(names[-1]) is not None:
+        names.append(names[-1].rpartition(".")[0])
+    return names
+
+
+def _normal(name: str) -> str:
+    """One spelling per path: composed accents (macOS decomposes them), no ``./``."""
+    return unicodedata.normalize("NFC", str(PurePosixPath(name)))
+
+
+def _order(path: Path) -> tuple[int, str]:
+    return _PREFERENCE[_extension(path.name) or ""], str(path)

@@ -1,0 +1,111 @@
+"""The paper's ablation tables, trained and tested over seeds, ours beside the paper's figures.
+
+Every run is a folder of its own, OUT/ROW/seed-N, with its result in result.json: what is there is not run again.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from prota.evaluation.paper import AblationRow, ablation_rows
+from prota.evaluation.passport import Passport
+from prota.evaluation.report import Evaluation, SystemUnderTest
+from prota.experiment import Experiment
+from prota.training.checkpoint import RunFolder
+from prota.training.distributed import World
+from prota.training.train import FeatureClips, Reporter, Trainer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["AblationResult", "run_table"]
+
+TableName = Literal["main", "temperature", "kernels"]
+
+
+@dataclass(frozen=True)
+class AblationResult:
+    """One row's results over seeds."""
+
+    row: AblationRow
+    passports: tuple[Passport, ...]
+
+    def values(self, direction: str, metric: str) -> list[float]:
+        return [passport.metrics[direction][metric] for passport in self.passports]
+
+
+def run_table(
+    table: TableName,
+    config: Path,
+    overrides: list[str],
+    seeds: int,
+    out: Path,
+    world: World,
+    report: Reporter | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    allow_missing: int = 0,
+    only: tuple[str, ...] = (),
+    announce: Callable[[str], None] = lambda _: None,
+) -> list[AblationResult]:
+    """Train and test every row of a table with every seed, continuing where an earlier call stopped."""
+    rows = ablation_rows(table)
+    unknown = set(only) - {row.name for row in rows}
+    if unknown:
+        raise ValueError(f"no row {', '.join(sorted(unknown))} in {table}; allowed: {', '.join(r.name for r in rows)}")
+    features: FeatureClips | None = None
+    results: list[AblationResult] = []
+    for row in rows:
+        if only and row.name not in only:
+            continue
+        passports: list[Passport] = []
+        for seed in range(seeds):
+            folder = out / _folder_name(row.name) / f"seed-{seed}"
+            if not (folder / "result.json").exists():
+                announce(f"{row.name}, seed {seed}")
+                experiment = Experiment.load(config, [*overrides, *row.overrides, f"train.seed={seed}"], row.preset)
+                run = RunFolder(folder)
+                run.claim(experiment)
+                trainer = Trainer(experiment, run, world, allow_missing, features)
+                features = trainer.features
+                if not trainer.fit(report, should_stop).finished:
+                    return [*results, AblationResult(row, tuple(passports))] if passports else results
+                if world.first:
+                    system = SystemUnderTest.load(folder, None, world.device)
+                    passport, _ = Evaluation(system, "test", allow_missing).run("none", "captions")
+                    passport.write(folder / "result.json")
+                world.barrier()
+            passports.append(Passport.read(folder / "result.json"))
+        results.append(AblationResult(row, tuple(passports)))
+    return results
+
+
+def _folder_name(row: str) -> str:
+    return re.sub(r"[^\w.+=-]+", "_", row)
+
+
+def ablation_table(results: list[AblationResult], title: str) -> Table:
+    """Mean ± deviation over seeds, the paper's figure beside it."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column("row", no_wrap=True)
+    for direction in ("t→v", "v→t"):
+        for metric in ("R@1", "R@5", "R@10"):
+            table.add_column(f"{direction} {metric}", justify="right")
+        table.add_column(f"{direction} mean rank", justify="right")
+    for result in results:
+        cells = []
+        for direction in ("text_to_video", "video_to_text"):
+            for metric in ("r1", "r5", "r10", "mean_rank"):
+                values = result.values(direction, metric)
+                deviation = f" ±{statistics.stdev(values):.1f}" if len(values) > 1 else ""
+                paper = getattr(getattr(result.row.paper, direction), metric) if result.row.paper else None
+                cells.append(f"{statistics.fmean(values):.1f}{deviation}" + (f"\n({paper})" if paper else ""))
+        table.add_row(result.row.name, *cells)
+    table.caption = "ours over seeds, mean ± standard deviation; in brackets the paper's, on its own data"
+    return table

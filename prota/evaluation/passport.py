@@ -1,0 +1,261 @@
+"""The record that travels with a result: what was measured, on what, with which model, code and machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+import prota
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["CheckpointRecord", "Passport", "PassportError", "collect_environment", "fingerprint"]
+
+_FORMAT, _VERSION = "prota-result", 1
+_WEIGHTS_FILE = "model.safetensors"
+_DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
+_COLUMNS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "median_rank": "median rank", "mean_rank": "mean rank"}
+
+
+class PassportError(ValueError):
+    """A record that cannot be written or read; the message says what is wrong and what to do."""
+
+
+def fingerprint(checkpoint: str | Path) -> str:
+    """SHA-256 of a saved model's weights, from its folder or from model.safetensors itself."""
+    path = Path(checkpoint)
+    path = path / _WEIGHTS_FILE if path.is_dir() else path
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise PassportError(f"{path} cannot be read ({error.strerror}): give the folder of a saved model") from None
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """Which weights were evaluated, and how they were chosen."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    path: str
+    rule: str
+    """Such as "best on validation R@1", "last" or "as given"; the test set is never one."""
+    step: int | None
+    """Training steps taken; None where the checkpoint does not say."""
+    fingerprint: str
+    """See `fingerprint`."""
+
+    @classmethod
+    def of(cls, folder: str | Path, rule: str, step: int | None = None) -> CheckpointRecord:
+        """The record of the model saved in a folder."""
+        return cls(str(folder), rule, step, fingerprint(folder))
+
+
+def collect_environment() -> dict[str, Any]:
+    """Library versions, hardware, git commit, time and command line; what is not to be had is None."""
+    commit, dirty = _git_state(Path(prota.__file__).resolve().parent.parent)
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "prota": prota.__version__,
+            **{name: _version(name) for name in ("torch", "transformers", "numpy")},
+        },
+        "hardware": _hardware(),
+        "commit": commit,
+        "dirty": dirty,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv),
+    }
+
+
+@dataclass(frozen=True)
+class Passport:
+    """One evaluation of one system on one split."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    metrics: dict[str, dict[str, float]]
+    """`RetrievalMetrics.as_dict()`: direction → metric → value."""
+    intervals: dict[str, dict[str, tuple[float, float]]]
+    """Direction → metric → 95 % interval, as `bootstrap` gives them; a direction without intervals may be absent."""
+    split: str
+    split_hash: str
+    queries: int
+    """Texts that were scored."""
+    videos: int
+    """Videos that they were ranked against."""
+    missing: tuple[str, ...]
+    """Items of the split that were left out by permission."""
+    normalisation: str | None
+    """What was done to the scores afterwards; None: nothing."""
+    candidates: Literal["captions", "videos"]
+    """What a video was ranked against, video to text; see `retrieval_metrics`."""
+    checkpoint: CheckpointRecord | None
+    """None where a score matrix was given."""
+    config: dict[str, Any]
+    seed: int | None
+    environment: dict[str, Any] = field(default_factory=collect_environment)
+
+    def __post_init__(self) -> None:
+        if set(self.metrics) != set(_DIRECTIONS) or any(not set(_COLUMNS) <= set(m) for m in self.metrics.values()):
+            raise PassportError(
+                f"metrics must have {' and '.join(_DIRECTIONS)}, each with {', '.join(_COLUMNS)}: "
+                "give RetrievalMetrics.as_dict()"
+            )
+        if not set(self.intervals) <= set(_DIRECTIONS):
+            raise PassportError(f"intervals are of {', '.join(self.intervals)}; allowed: {', '.join(_DIRECTIONS)}")
+
+    def write(self, path: str | Path) -> None:
+        """Write as JSON: the file is the old one or the whole new one, never a part."""
+        path = Path(path)
+        record = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        try:
+            text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        except (TypeError, ValueError) as error:
+            raise PassportError(f"the result cannot be written as JSON: {error}") from None
+        staging = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with staging.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(staging, path)
+        except OSError as error:
+            with suppress(OSError):
+                staging.unlink()
+            raise PassportError(f"{path} cannot be written ({error.strerror}): give another path") from None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Passport:
+        """A record that `write` wrote."""
+        record = _read_record(Path(path))
+        try:
+            # Back through JSON, since only there are lists taken for tuples and nothing else for a number.
+            return TypeAdapter(cls).validate_json(json.dumps(record), strict=True)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in problem["loc"]) or "the record"
+            message = str(problem["msg"]).removeprefix("Value error, ")
+            raise PassportError(f"{path} is not a whole result: {place}: {message}; evaluate again") from None
+
+    def table(self) -> Table:
+        """Both directions for the terminal, each value over its interval; below it what is special to the result."""
+        from rich.table import Table
+        from rich.text import Text
+
+        # As Text, since brackets in a plain string would be taken for markup.
+        table = Table(
+            title=Text(f"{self.split}: {self.queries:,} texts, {self.videos:,} videos"),
+            caption=Text("\n".join(self._remarks())),
+        )
+        table.add_column("", no_wrap=True)
+        for title in _COLUMNS.values():
+            table.add_column(title, justify="right", no_wrap=True)
+        for direction, title in _DIRECTIONS.items():
+            table.add_row(title, *(self._cell(direction, metric) for metric in _COLUMNS))
+        return table
+
+    def _cell(self, direction: str, metric: str) -> str:
+        value, interval = self.metrics[direction][metric], self.intervals.get(direction, {}).get(metric)
+        return f"{value:.1f}" + (f"\n{interval[0]:.1f}–{interval[1]:.1f}" if interval else "")
+
+    def _remarks(self) -> list[str]:
+        remarks = []
+        if self.intervals:
+            remarks.append("below each value: its 95 % bootstrap interval over videos")
+        if self.normalisation:
+            remarks.append(f"normalised: {self.normalisation}")
+        if self.missing:
+            remarks.append(f"{len(self.missing)} items of the split are missing")
+        if self.candidates == "videos":
+            remarks.append("video → text ranks videos by their best caption")
+        if self.checkpoint:
+            remarks.append(f"checkpoint: {self.checkpoint.rule}")
+        return remarks
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """The JSON object of a result file without its heading, which is checked."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PassportError(f"{path}: no such file; give the JSON file of a result") from None
+    except OSError as error:
+        raise PassportError(f"{path} cannot be read ({error.strerror}); give the JSON file of a result") from None
+    except ValueError as error:
+        raise PassportError(f"{path} is not JSON ({error}); evaluate again") from None
+    if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
+        raise PassportError(f"{path} is not a result of prota; give the JSON file that an evaluation wrote")
+    version = record.pop("version", None)
+    if version != _VERSION:
+        raise PassportError(
+            f"{path} is of format version {version}, this prota reads version {_VERSION}: "
+            "upgrade prota, or evaluate again"
+        )
+    return record
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _hardware() -> dict[str, Any]:
+    import torch
+
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"cpu": _cpu_model(), "cores": os.cpu_count(), "gpu": gpus[0] if gpus else None, "gpus": len(gpus)}
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_state(root: Path) -> tuple[str | None, bool | None]:
+    """Commit of a checkout and whether files differ from it or are new; None each where git cannot say."""
+    # An installed prota may lie inside somebody else's checkout, whose commit would say nothing.
+    if not (root / ".git").exists():
+        return None, None
+    commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    return commit, None if status is None else bool(status)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    # Inherited GIT_ variables, such as those of a hook, would point at another repository; nothing is to be locked.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            env=clean | {"GIT_OPTIONAL_LOCKS": "0"},
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return result.stdout.strip()

@@ -1,0 +1,206 @@
+"""From a checkpoint and a split, or from any score matrix, to a result with its passport."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prota.data.batches import ClipReader, open_cache
+from prota.data.benchmarks import load_benchmark
+from prota.data.doctor import require_complete
+from prota.data.splits import Benchmark, Split
+from prota.evaluation.evaluate import Progress, autocast_for, encode_videos, score_split, score_texts
+from prota.evaluation.intervals import bootstrap
+from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
+from prota.evaluation.normalisation import dual_softmax, query_bank
+from prota.evaluation.passport import CheckpointRecord, Passport
+from prota.experiment import Experiment
+from prota.model import ProTA
+from prota.training.checkpoint import RunFolder
+
+__all__ = ["Evaluation", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
+
+Candidates = Literal["captions", "videos"]
+Normalisation = Literal["none", "dsl", "qbnorm"]
+
+
+def find_checkpoint(path: Path) -> tuple[Path, str, int | None]:
+    """(model folder, rule, step): a run gives its best on validation, or its last where it had no validation."""
+    run = RunFolder(path)
+    if not run.pointers():
+        return path, "as given", None
+    for which, rule in (("best", "best on validation"), ("last", "last")):
+        folder = run.checkpoint(which)
+        if folder is not None:
+            return folder, rule, int(folder.name.removeprefix("step-"))
+    raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
+
+
+def summarise(
+    to_video: Tensor, to_text: Tensor, video_of_text: Tensor, candidates: Candidates, seed: int = 0
+) -> tuple[RetrievalMetrics, dict[str, dict[str, tuple[float, float]]]]:
+    """Metrics and intervals of the matrices that either direction is ranked by, both [texts, videos]."""
+    forth = text_ranks(to_video, video_of_text)
+    back, described = video_ranks(to_text, video_of_text, candidates)
+    metrics = RetrievalMetrics(direction_metrics(forth), direction_metrics(back))
+    intervals = {
+        "text_to_video": bootstrap(forth, video_of_text, seed=seed),
+        "video_to_text": bootstrap(back, described, seed=seed),
+    }
+    return metrics, intervals
+
+
+@dataclass(frozen=True)
+class SystemUnderTest:
+    """A saved model with the data it is shown."""
+
+    model: ProTA
+    experiment: Experiment
+    benchmark: Benchmark
+    record: CheckpointRecord
+
+    @classmethod
+    def load(cls, checkpoint: Path, data: Experiment | None, device: torch.device) -> SystemUnderTest:
+        """A checkpoint with its own data, or with those of another experiment; the model's settings are its own."""
+        folder, rule, step = find_checkpoint(checkpoint)
+        model = ProTA.from_pretrained(folder).to(device)
+        if data is None:
+            try:
+                data = RunFolder(checkpoint).experiment()
+            except ValueError:
+                raise ValueError(
+                    f"{checkpoint} is not a run that knows its data: say with --data CONFIG what to evaluate on"
+                ) from None
+        experiment = Experiment(**{**data.model_dump(), **model.config.model_dump()})
+        record = CheckpointRecord.of(folder, rule, step)
+        return cls(model, experiment, load_benchmark(experiment.data), record)
+
+
+class Evaluation:
+    """One split of one system."""
+
+    def __init__(self, system: SystemUnderTest, split: str, allow_missing: int = 0) -> None:
+        self.system = system
+        wanted = system.benchmark.split(split)
+        cache = open_cache(system.experiment)
+        self.split, _ = require_complete(wanted, cache.ids, allow_missing)
+        self.wanted = wanted
+        self.missing = tuple(sorted(set(wanted.video_ids) - set(self.split.video_ids)))
+        self.reader = ClipReader(cache, system.experiment, self.split)
+        self.autocast = autocast_for(system.model.logit_scale.device, system.experiment.train.precision)
+
+    def run(
+        self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None
+    ) -> tuple[Passport, Tensor]:
+        """The result and the plain score matrix."""
+        scored = score_split(self.system.model, self.reader, self.split, self.autocast, progress)
+        to_video = to_text = scored.scores
+        name: str | None = None
+        if normalisation == "dsl":
+            to_video, to_text = dual_softmax(scored.scores)
+            name = "dual softmax over the test set (DSL)"
+        elif normalisation == "qbnorm":
+            bank = _bank(self.system.benchmark)
+            videos = encode_videos(self.system.model, self.reader, list(self.split.video_ids), self.autocast)
+            to_video = query_bank(scored.scores, score_texts(self.system.model, bank, videos, self.autocast))
+            name = f"query bank of {len(bank)} training captions, text to video (QB-Norm)"
+        metrics, intervals = summarise(to_video, to_text, scored.video_of_text, candidates)
+        experiment = self.system.experiment
+        passport = Passport(
+            metrics=metrics.as_dict(),
+            intervals=intervals,
+            split=f"{self.system.benchmark.name} {self.split.name}",
+            split_hash=self.wanted.hash,
+            queries=len(scored.video_of_text),
+            videos=len(self.split),
+            missing=self.missing,
+            normalisation=name,
+            candidates=candidates,
+            checkpoint=self.system.record,
+            config=experiment.model_dump(mode="json"),
+            seed=experiment.train.seed,
+        )
+        return passport, scored.scores
+
+    def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
+        """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time."""
+        texts, _ = _texts(self.split)
+        ids = list(self.split.video_ids)
+        self.system.model.eval()
+
+        def score(rows: Sequence[int], columns: Sequence[int]) -> Tensor:
+            chosen = [ids[column] for column in columns]
+            videos = encode_videos(self.system.model, self.reader, chosen, self.autocast)
+            return score_texts(self.system.model, [texts[row] for row in rows], videos, self.autocast)
+
+        return score
+
+
+def _texts(split: Split) -> tuple[list[str], list[int]]:
+    pairs = [(caption, place) for place, item in enumerate(split.items) for caption in item.captions]
+    return [caption for caption, _ in pairs], [place for _, place in pairs]
+
+
+def _bank(benchmark: Benchmark) -> list[str]:
+    """One caption of each training video, at most 10,000: queries that the test set knows nothing of."""
+    return [item.captions[0] for item in benchmark.split("train").items[:10_000]]
+
+
+def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
+    """Any system's scores [texts, videos] from a .npy file, and each text's video from .npy or JSON.
+
+    Without targets the matrix must be square, and text i belongs to video i.
+    """
+    scores = torch.from_numpy(np.ascontiguousarray(_load_array(path))).float()
+    if scores.dim() != 2:
+        raise ValueError(f"{path} has shape {list(scores.shape)}; it must be a matrix [texts, videos]")
+    if targets is None:
+        if scores.shape[0] != scores.shape[1]:
+            raise ValueError(
+                f"{path} is {scores.shape[0]} x {scores.shape[1]}, not square: give --targets FILE, each text's video"
+            )
+        return scores, torch.arange(len(scores))
+    if targets.suffix == ".json":
+        try:
+            values: Any = np.asarray(json.loads(targets.read_text(encoding="utf-8")))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{targets} is not JSON: {error}") from None
+    else:
+        values = _load_array(targets)
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise ValueError(f"{targets} must be a list of whole numbers, each text's video counted from 0")
+    return scores, torch.from_numpy(values.astype(np.int64))
+
+
+def _load_array(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is not a .npy file of plain numbers: {error}") from None
+
+
+def matrix_result(scores: Tensor, targets: Tensor, source: str, candidates: Candidates, dsl: bool) -> Passport:
+    """The result of a score matrix that somebody else computed."""
+    to_video, to_text = dual_softmax(scores) if dsl else (scores, scores)
+    metrics, intervals = summarise(to_video, to_text, targets, candidates)
+    return Passport(
+        metrics=metrics.as_dict(),
+        intervals=intervals,
+        split=f"score matrix {source}",
+        split_hash="",
+        queries=scores.shape[0],
+        videos=scores.shape[1],
+        missing=(),
+        normalisation="dual softmax over the test set (DSL)" if dsl else None,
+        candidates=candidates,
+        checkpoint=None,
+        config={},
+        seed=None,
+    )

@@ -1,0 +1,106 @@
+"""An experiment: a model's settings, the data it learns from and is tested on, and how it is trained."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from prota.config import Config
+from prota.settings import Section
+
+__all__ = ["DataConfig", "Experiment", "TrainConfig"]
+
+
+class DataConfig(Section):
+    """Which captions and videos, and where they lie."""
+
+    benchmark: Literal["msrvtt-9k", "msrvtt-7k", "msrvtt-full", "msvd", "lsmdc", "didemo", "folder"] = Field(
+        "msrvtt-9k", description="whose files and splits"
+    )
+    annotations: str = Field("", description="folder of the benchmark's own annotation files")
+    captions: str = Field("", description="benchmark=folder: CSV or JSONL with video, caption and optionally split")
+    videos: str = Field("", description="folder that holds the videos, at any depth, by id, whatever their extension")
+    cache: str = Field("", description="folder of the frame cache that `prota data prepare` fills")
+    train_list: str = Field("", description="file of video ids that replaces the benchmark's own training list")
+    test_list: str = Field("", description="file that replaces the benchmark's own test list, in the same format")
+    test_captions: Literal["one", "all"] = Field(
+        "one", description="msrvtt-9k and -7k: the test list's one sentence a video, or all captions of the annotations"
+    )
+    validation: int = Field(
+        0, ge=0, description="training videos held back for validation, chosen by a hash of their id"
+    )
+    cache_size: int = Field(224, ge=8, description="side of the cached square frames, in pixels")
+    cache_jitter: int = Field(
+        1, ge=1, description="cached frames per sampled frame, an odd number: what train.jitter chooses from"
+    )
+    dilution: int = Field(0, ge=0, description="unrelated videos mixed into each video, sharing its frames evenly")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.cache_jitter % 2 == 0:
+            raise ValueError(
+                f"cache_jitter={self.cache_jitter} has no middle frame to test with; allowed: odd numbers from 1"
+            )
+        if self.benchmark == "folder" and not self.captions:
+            raise ValueError("captions='' leaves benchmark='folder' without captions; allowed: a CSV or JSONL file")
+        return self
+
+
+class TrainConfig(Section):
+    """How a model is trained; the defaults are the paper's recipe."""
+
+    epochs: int = Field(5, ge=1, description="passes over the training data")
+    batch_size: int = Field(128, ge=2, description="pairs in a batch over all devices, of distinct videos")
+    micro_batch: int = Field(
+        0, ge=0, description="pairs encoded at a time; 0: all. Smaller saves memory, gradients stay those of the batch"
+    )
+    captions: Literal["all", "one"] = Field(
+        "all", description="an epoch shows every caption once, or every video once with a random caption"
+    )
+    lr_vision: float = Field(1e-7, ge=0, description="learning rate of the vision tower; 0: frozen")
+    lr_text: float = Field(1e-7, ge=0, description="learning rate of the text tower; 0: frozen")
+    lr_temporal: float = Field(1e-4, ge=0, description="learning rate of the temporal transformer; 0: frozen")
+    lr_new: float = Field(1e-3, gt=0, description="learning rate of the head and of new projections")
+    weight_decay: float = Field(0.2, ge=0, description="of matrices; biases, norms and scalars have none")
+    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which rates rise")
+    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the encoders on a GPU; scores are always fp32")
+    compile: bool = Field(False, description="compile the towers with torch.compile")
+    gradient_checkpointing: bool = Field(False, description="recompute the towers' activations instead of storing them")
+    frames: int = Field(
+        0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"
+    )
+    jitter: bool = Field(False, description="draw each frame from its stretch of the video instead of the middle")
+    crop: float = Field(1.0, gt=0, le=1, description="smallest side of a random crop, one scale per batch; 1: none")
+    flip: bool = Field(False, description="mirror videos at random")
+    seed: int = Field(0, ge=0, description="of everything random")
+    deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
+    checkpoint_steps: int = Field(
+        0, ge=0, description="also save a checkpoint every so many steps; 0: each epoch alone"
+    )
+
+
+class Experiment(Config):
+    """One TOML file: a model, its data and its training."""
+
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+
+    @property
+    def model(self) -> Config:
+        """The part that a saved model records."""
+        return Config(**{name: getattr(self, name) for name in Config.model_fields})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.train.jitter and self.data.cache_jitter == 1:
+            raise ValueError(
+                "train.jitter=true has only one frame per stretch to draw from; allowed: data.cache_jitter 3, 5, …"
+            )
+        if self.data.dilution + 1 > self.encoder.frames:
+            raise ValueError(
+                f"data.dilution={self.data.dilution} leaves no frame for the video itself; "
+                f"allowed: below encoder.frames={self.encoder.frames}"
+            )
+        return self

@@ -1,0 +1,1 @@
+"""From a video file to pictures: decoding, choice of frames, resizing, and a cache that training reads."""

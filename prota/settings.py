@@ -1,0 +1,98 @@
+"""What all settings have in common: frozen sections, errors as sentences, dotted overrides."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+__all__ = ["ConfigError", "Section", "merge", "parse_override", "table_row"]
+
+
+class ConfigError(ValueError):
+    """Settings that are unknown, out of range or at odds: a sentence each, from the field to what is allowed."""
+
+    def __init__(self, *sentences: str) -> None:
+        super().__init__("; ".join(sentences))
+        self.sentences = sentences
+
+
+class Section(BaseModel):
+    """Base of all settings: frozen, unknown names refused, errors as sentences."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            found = [_sentences(type(self), dict(problem)) for problem in error.errors(include_url=False)]
+            raise ConfigError(*dict.fromkeys(itertools.chain(*found))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_numbers(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            for name, field in cls.model_fields.items():
+                if isinstance(values.get(name), bool) and field.annotation in (int, float):
+                    raise ValueError(f"{name} = {values[name]!r} is not allowed; allowed: a number")
+        return values
+
+    def replace(self, **changes: Any) -> Self:
+        """A validated copy with ``changes``."""
+        return type(self)(**{**self.model_dump(), **changes})
+
+
+def table_row(field: str, table: Mapping[str, dict[str, dict[str, Any]]], name: object) -> dict[str, dict[str, Any]]:
+    if not isinstance(name, str) or name not in table:
+        raise ConfigError(f"{field} = {name!r} is not allowed; allowed: {', '.join(table)}")
+    return table[name]
+
+
+def merge(tree: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            merge(tree[key], value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def parse_override(override: str) -> dict[str, Any]:
+    """``score.lambda_=50`` → ``{"score": {"lambda_": 50}}``; a value that is not TOML is taken as a string."""
+    path, equals, raw = override.partition("=")
+    names = [name.strip() for name in path.split(".")]
+    if not equals or not all(names):
+        raise ConfigError(f"override {override!r} is not of the form section.field=value")
+    value: Any
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()
+    for name in reversed(names):
+        value = {name: value}
+    result: dict[str, Any] = value
+    return result
+
+
+def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
+    """One problem that pydantic found, as sentences naming the field and what is allowed there."""
+    field, given = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    cause = problem.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return [f"{field}.{sentence}" for sentence in cause.sentences]
+    if problem["type"] == "extra_forbidden":
+        known = list(section.model_fields)
+        close = difflib.get_close_matches(field, known, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return [f"{field} is not a setting; {hint}allowed: {', '.join(known)}"]
+    if problem["type"] == "literal_error":
+        allowed = map(str, get_args(section.model_fields[field].annotation))
+        return [f"{field} = {given!r} is not allowed; allowed: {', '.join(allowed)}"]
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not field:
+        return [message]
+    return [f"{field} = {given!r} is not allowed; {message.replace('Input should be', 'allowed:')}"]

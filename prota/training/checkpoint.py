@@ -1,0 +1,154 @@
+"""Checkpoints that are whole or not there at all, and a run folder that knows its last and its best.
+
+RUN/experiment.toml      what was asked for
+RUN/log.jsonl            one line a step, one an epoch
+RUN/checkpoints.json     {"last": "step-00000120", "best": …}; replaced atomically, names only finished folders
+RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with optimiser.pt and state.json
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prota.experiment import Experiment
+from prota.model import ProTA
+from prota.settings import ConfigError
+
+__all__ = ["RunFolder", "TrainingState"]
+
+_POINTERS, _EXPERIMENT = "checkpoints.json", "experiment.toml"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Where a run stands; with the weights and the optimiser, all that a continuation needs."""
+
+    step: int
+    epoch: int
+    best_value: float | None = None
+    best_step: int | None = None
+
+
+class RunFolder:
+    """The folder of one training run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def claim(self, experiment: Experiment) -> None:
+        """Make the folder, or continue the run that is in it if it has the same settings."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        record = self.path / _EXPERIMENT
+        if not record.exists():
+            _write(record, experiment.to_toml())
+            return
+        before = self.experiment()
+        if before != experiment:
+            changed = _differences(before.model_dump(), experiment.model_dump())
+            raise ConfigError(
+                f"{self.path} is a run with other settings ({'; '.join(changed)}); allowed: the same settings to "
+                "continue it, or another --out folder"
+            )
+
+    def experiment(self) -> Experiment:
+        """What the run was asked for."""
+        return Experiment.load(self.path / _EXPERIMENT)
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.jsonl"
+
+    def pointers(self) -> dict[str, str]:
+        """Names of the last and the best checkpoint, as far as there are any."""
+        try:
+            pointers = json.loads((self.path / _POINTERS).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.path / _POINTERS} cannot be read: {error}") from None
+        assert isinstance(pointers, dict)
+        return pointers
+
+    def checkpoint(self, which: str) -> Path | None:
+        """The folder of the ``last`` or ``best`` checkpoint."""
+        name = self.pointers().get(which)
+        return self.path / name if name else None
+
+    def save(self, model: ProTA, optimiser: torch.optim.Optimizer, state: TrainingState, best: bool) -> Path:
+        """Write a checkpoint, then point to it, then remove those that nothing points to."""
+        name = f"step-{state.step:08d}"
+        final, staging = self.path / name, self.path / f".{name}.saving"
+        shutil.rmtree(staging, ignore_errors=True)
+        model.save_pretrained(staging)
+        torch.save(optimiser.state_dict(), staging / "optimiser.pt")
+        _write(staging / "state.json", json.dumps(asdict(state)))
+        _sync(staging)
+        if final.exists():
+            # The same step again, after a resume: what is there is the same, and may be pointed to already.
+            shutil.rmtree(staging)
+        else:
+            os.replace(staging, final)
+        pointers = self.pointers() | {"last": name} | ({"best": name} if best else {})
+        _write(self.path / _POINTERS, json.dumps(pointers))
+        for path in self.path.glob("step-*"):
+            if path.name not in pointers.values():
+                shutil.rmtree(path)
+        return final
+
+    def restore(self, model: ProTA, optimiser: torch.optim.Optimizer) -> TrainingState | None:
+        """Continue from the last checkpoint, if there is one."""
+        folder = self.checkpoint("last")
+        if folder is None:
+            return None
+        saved = ProTA.from_pretrained(folder)
+        if saved.config != model.config:
+            raise ValueError(f"{folder} holds a model of other settings: give another run folder, or the same settings")
+        model.load_state_dict(saved.state_dict())
+        optimiser.load_state_dict(torch.load(folder / "optimiser.pt", map_location="cpu", weights_only=True))
+        return TrainingState(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+
+    def cut_log(self, step: int) -> None:
+        """Forget what was logged after a step that is about to be repeated."""
+        if not self.log.exists():
+            return
+        kept = []
+        for line in self.log.read_text(encoding="utf-8").splitlines():
+            try:
+                record: dict[str, Any] = json.loads(line)
+            except json.JSONDecodeError:
+                # The last line of a killed process may be half a line.
+                continue
+            if record["step"] <= step:
+                kept.append(line + "\n")
+        _write(self.log, "".join(kept))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.writing")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return [
+        f"{section}.{name}: {before[section][name]} → {value}"
+        for section, values in now.items()
+        for name, value in values.items()
+        if before[section][name] != value
+    ]

@@ -1,0 +1,104 @@
+"""One training step: loss and exact gradients of a batch, however little of it fits in memory at once.
+
+With micro-batches the step runs in two passes (gradient caching): tokens of the whole batch without gradients, the loss
+of the whole batch and its gradient for every token, then each micro-batch again with gradients, fed with its tokens'.
+The gradients are those of the whole batch, not an average over smaller contrasts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from prota.encoders.text import TextBatch
+from prota.losses import LossTerms, share_of_loss
+from prota.model import ProTA
+from prota.training.distributed import World, gather_prepared
+from prota.types import Tokens
+
+__all__ = ["StepInput", "backward_step", "seed_for"]
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """This process's pairs, on its device."""
+
+    text: TextBatch
+    frames: Tensor
+    """What the video encoder takes: pictures [a, M, 3, H, W], or features [a, M, C] of a frozen tower."""
+    mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def part(self, items: slice) -> StepInput:
+        return StepInput(TextBatch(self.text.ids[items], self.text.mask[items]), self.frames[items], self.mask[items])
+
+
+def seed_for(*numbers: int) -> int:
+    """A seed from several numbers; equal ones give equal seeds on every machine."""
+    return zlib.crc32(",".join(map(str, numbers)).encode())
+
+
+def backward_step(
+    model: ProTA,
+    batch: StepInput,
+    world: World,
+    micro_batch: int = 0,
+    seed: int = 0,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> LossTerms:
+    """Add the gradients of this process's share of the loss to the parameters; returns its terms."""
+
+    def encode(part: int, items: slice) -> tuple[Tokens, Tokens]:
+        # Dropout of a part is the same in both passes, and after a resume.
+        torch.manual_seed(seed_for(seed, world.rank, part))
+        chosen = batch.part(items)
+        with autocast():
+            return model.text_encoder(chosen.text), model.video_encoder(chosen.frames, chosen.mask)
+
+    size = micro_batch or len(batch)
+    parts = [slice(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
+    if len(parts) == 1:
+        terms = _loss(model, *encode(0, parts[0]), world)
+        terms.total.backward()  # type: ignore[no-untyped-call]
+        return terms
+    with torch.no_grad():
+        encoded = [encode(number, part) for number, part in enumerate(parts)]
+    texts, videos = (_join([pair[side] for pair in encoded]) for side in (0, 1))
+    terms = _loss(model, texts, videos, world)
+    terms.total.backward()  # type: ignore[no-untyped-call]
+    for number, part in enumerate(parts):
+        for tokens, whole in zip(encode(number, part), (texts, videos), strict=True):
+            if tokens.embeddings.requires_grad and whole.embeddings.grad is not None:
+                gradient = whole.embeddings.grad[part].to(tokens.embeddings.dtype)
+                tokens.embeddings.backward(gradient)  # type: ignore[no-untyped-call]
+    return terms
+
+
+def _join(parts: list[Tokens]) -> Tokens:
+    embeddings = torch.cat([part.embeddings for part in parts])
+    if embeddings.dtype == torch.bfloat16:
+        embeddings = embeddings.float()
+    return Tokens(embeddings.requires_grad_(), torch.cat([part.mask for part in parts]))
+
+
+def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World) -> LossTerms:
+    own_texts, own_videos = model.head.prepare_texts(texts), model.head.prepare_videos(videos)
+    config = model.config
+    count = len(own_texts)
+    targets = torch.arange(count, device=own_texts.mask.device) + world.rank * count
+    if world.size == 1:
+        text_scores = model.score(own_texts, own_videos)
+        video_scores = text_scores.T
+    else:
+        all_texts = gather_prepared(own_texts, world, config.encoder.text_length)
+        all_videos = gather_prepared(own_videos, world, config.encoder.frames)
+        text_scores = model.score(own_texts, all_videos)
+        video_scores = model.score(all_texts, own_videos).T
+    return share_of_loss(text_scores, video_scores, targets, own_texts, own_videos, model.logit_scale, config.loss)

@@ -1,0 +1,287 @@
+"""The training loop: the same curve on one process or many, uninterrupted or resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from prota.data.batches import Array, ClipReader, Clips, FrameBatch, Pair, ReadAhead, epoch_batches, open_cache
+from prota.data.benchmarks import load_benchmark
+from prota.data.doctor import require_complete, require_disjoint
+from prota.data.pictures import Augmentation, to_pictures
+from prota.data.splits import Split
+from prota.evaluation.evaluate import autocast_for, score_split
+from prota.evaluation.metrics import retrieval_metrics
+from prota.experiment import Experiment
+from prota.frames.cache import CachePlan
+from prota.model import ProTA
+from prota.training.checkpoint import RunFolder, TrainingState
+from prota.training.distributed import World, average_gradients
+from prota.training.optim import describe_groups, make_optimiser, rate_factor, set_rates
+from prota.training.step import StepInput, backward_step, seed_for
+
+__all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
+
+BEST_RULE = "best mean of R@1, R@5 and R@10 of both directions on validation"
+LAST_RULE = "last"
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became NaN or infinite; the message names the batch."""
+
+
+class Reporter(Protocol):
+    """Who is told about a run; every method is called on the first rank only."""
+
+    def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None: ...
+
+    def stepped(self, record: dict[str, Any]) -> None: ...
+
+    def validated(self, record: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a run ended."""
+
+    finished: bool
+    step: int
+    steps: int
+    missing: int
+
+
+class FeatureClips:
+    """Features of all cached frames, computed once: what a frozen vision tower makes of them never changes."""
+
+    def __init__(self, model: ProTA, cache: Clips, video_ids: list[str], precision: str) -> None:
+        self.plan: CachePlan = cache.plan
+        device, size = model.logit_scale.device, model.config.encoder.image_size
+        autocast = autocast_for(device, precision)
+        self._features: dict[str, Array] = {}
+        for start in range(0, len(video_ids), 32):
+            some = video_ids[start : start + 32]
+            clips = [cache.frames(video_id) for video_id in some]
+            frames = torch.from_numpy(np.concatenate(clips))[None].to(device)
+            with torch.inference_mode(), autocast():
+                features = model.video_encoder.tower.features(to_pictures(frames, size)[0])
+            ends = np.cumsum([len(clip) for clip in clips])
+            self._features |= zip(some, np.split(features.float().cpu().numpy(), ends[:-1]), strict=True)
+
+    def __contains__(self, video_id: object) -> bool:
+        return video_id in self._features
+
+    def frames(self, video_id: str) -> Array:
+        return self._features[video_id]
+
+
+class Trainer:
+    """One run. It never reads the test split: there is nothing here that could choose by it."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: RunFolder,
+        world: World,
+        allow_missing: int = 0,
+        features: FeatureClips | None = None,
+    ) -> None:
+        """``features`` are those of an earlier run with the same data and the same frozen tower."""
+        self.experiment, self.run, self.world = experiment, run, world
+        self.config = experiment.train
+        if self.config.batch_size % world.size:
+            raise ValueError(
+                f"train.batch_size={self.config.batch_size} cannot be shared by {world.size} processes; "
+                f"allowed: multiples of {world.size}"
+            )
+        benchmark = load_benchmark(experiment.data)
+        require_disjoint(benchmark)
+        cache = open_cache(experiment)
+        self.train_split, missing = require_complete(benchmark.split("train"), cache.ids, allow_missing)
+        self.val_split: Split | None = None
+        if benchmark.val is not None:
+            self.val_split, missing_val = require_complete(benchmark.val, cache.ids, allow_missing)
+            missing += missing_val
+        self.missing = missing
+        self._set_up_torch()
+        self.model = ProTA.from_config(experiment.model).to(world.device)
+        self.optimiser = make_optimiser(self.model, self.config)
+        self.autocast = autocast_for(world.device, self.config.precision)
+        self.counts = [len(self.batches(epoch)) for epoch in range(self.config.epochs)]
+        self.steps = sum(self.counts)
+        clips: Clips = cache
+        self.features = features
+        if not self.config.lr_vision and self.config.crop == 1 and not self.config.flip:
+            if self.features is None:
+                splits = [split for split in (self.train_split, self.val_split) if split is not None]
+                wanted = [video_id for split in splits for video_id in split.video_ids]
+                self.features = FeatureClips(self.model.eval(), cache, wanted, self.config.precision)
+            clips = self.features
+        self.reader = ClipReader(clips, experiment, self.train_split)
+        self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
+
+    def _set_up_torch(self) -> None:
+        torch.manual_seed(self.config.seed)
+        if self.config.deterministic:
+            # What cuBLAS needs to be told before its first call.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(self.config.deterministic)
+        if self.world.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+
+    def batches(self, epoch: int) -> list[list[Pair]]:
+        config = self.config
+        return epoch_batches(self.train_split, config.batch_size, config.captions, config.seed, epoch)
+
+    def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
+        """Train to the end, or until asked to stop; either way everything is saved."""
+        state = self.run.restore(self.model, self.optimiser) or self._begin()
+        if self.world.first:
+            self.run.cut_log(state.step)
+            if report:
+                pairs = sum(len(item.captions) for item in self.train_split.items)
+                groups = describe_groups(self.model, self.config)
+                report.started(groups, pairs, len(self.train_split), self.steps, state.step)
+        self._prepare_towers()
+        while state.epoch < self.config.epochs:
+            state, stopped = self._epoch(state, report, should_stop)
+            if stopped:
+                self._save(state, best=False)
+                return TrainingResult(False, state.step, self.steps, self.missing)
+            state, best = self._validate(state, report)
+            self._save(state, best)
+        return TrainingResult(True, state.step, self.steps, self.missing)
+
+    def _begin(self) -> TrainingState:
+        if self.experiment.score.bandwidth == "estimated":
+            with torch.no_grad(), self.autocast():
+                tokens = []
+                for batch in self.batches(0)[:8]:
+                    clips = self.reader.read([pair.video_id for pair in batch])
+                    texts = self.model.text_encoder([pair.caption for pair in batch])
+                    tokens.append((texts, self.model.video_encoder(self._pictures(clips, None), clips.mask)))
+                self.model.head.estimate_bandwidth(tokens)
+        return TrainingState(step=0, epoch=0)
+
+    def _prepare_towers(self) -> None:
+        towers = (self.model.text_encoder.tower.model, self.model.video_encoder.tower.model)
+        for tower in towers:
+            if self.config.gradient_checkpointing:
+                tower.gradient_checkpointing_enable()  # type: ignore[operator]
+            if self.config.compile:
+                tower.compile()
+
+    def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
+        frames = clips.frames.to(self.world.device, non_blocking=True)
+        if frames.dim() == 3:
+            return frames
+        return to_pictures(frames, self.experiment.encoder.image_size, augmentation)
+
+    def _epoch(
+        self, state: TrainingState, report: Reporter | None, should_stop: Callable[[], bool]
+    ) -> tuple[TrainingState, bool]:
+        """The rest of the epoch that ``state`` stands in."""
+        batches = self.batches(state.epoch)
+        done = state.step - sum(self.counts[: state.epoch])
+        share = self.world.share(self.config.batch_size)
+
+        def read(index: int) -> tuple[list[Pair], FrameBatch]:
+            pairs = batches[index][share]
+            clips = self.reader.read([pair.video_id for pair in pairs], state.epoch)
+            if self.world.device.type == "cuda":
+                clips = FrameBatch(clips.frames.pin_memory(), clips.mask.pin_memory())
+            return pairs, clips
+
+        self.model.train()
+        ahead = ReadAhead(read, done, len(batches))
+        before = time.perf_counter()
+        try:
+            for pairs, clips in ahead:
+                waited = time.perf_counter() - before
+                record = self._step(state.step, pairs, clips)
+                state = replace(state, step=state.step + 1)
+                seconds = time.perf_counter() - before
+                record |= {"epoch": state.epoch, "seconds": seconds, "data_wait": waited / seconds}
+                record["items_per_second"] = self.config.batch_size / seconds
+                self._log(record)
+                if report and self.world.first:
+                    report.stepped(record)
+                if self.world.any(should_stop()):
+                    # At the end of an epoch its validation is still due: the resumed run does it.
+                    return state, True
+                every = self.config.checkpoint_steps
+                if every and state.step % every == 0 and state.step < sum(self.counts[: state.epoch + 1]):
+                    self._save(state, best=False)
+                before = time.perf_counter()
+        finally:
+            ahead.close()
+        return state, False
+
+    def _step(self, step: int, pairs: list[Pair], clips: FrameBatch) -> dict[str, Any]:
+        config, world = self.config, self.world
+        augmentation = None
+        if config.crop < 1 or config.flip:
+            augmentation = Augmentation.draw(config, self.experiment.data.cache_size, len(pairs), step, world.rank)
+        batch = StepInput(
+            self.model.text_encoder.tokenize([pair.caption for pair in pairs]).to(world.device),
+            self._pictures(clips, augmentation),
+            clips.mask.to(world.device, non_blocking=True),
+        )
+        rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
+        self.optimiser.zero_grad(set_to_none=True)
+        terms = backward_step(self.model, batch, world, config.micro_batch, seed_for(config.seed, step), self.autocast)
+        average_gradients(self.model.parameters(), world)
+        names = list(terms.floats())
+        values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
+        record = dict(zip(names, values, strict=True))
+        if not math.isfinite(record["total"]):
+            shown = ", ".join(pair.video_id for pair in pairs[:8])
+            raise NonFiniteLossError(
+                f"the loss is {record['total']} at step {step}; nothing of it was learned. Videos of the batch on rank "
+                f"{world.rank}: {shown}{' …' if len(pairs) > 8 else ''}. Check them with `prota data check`, or lower "
+                "the learning rates"
+            )
+        limit = config.clip_norm or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        self.optimiser.step()
+        with torch.no_grad():
+            self.model.logit_scale.clamp_(max=math.log(self.experiment.loss.max_logit_scale))
+        rates = {f"lr/{name}": rate for name, rate in rates.items()}
+        return {"step": step + 1, **record, "gradient_norm": float(norm), **rates}
+
+    def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
+        """Metrics on the validation split at the end of an epoch; whether it is the best so far."""
+        finished = replace(state, epoch=state.epoch + 1)
+        if self.val_split is None or self.val_reader is None:
+            return finished, False
+        value = 0.0
+        if self.world.first:
+            scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
+            metrics = retrieval_metrics(scored.scores, scored.video_of_text)
+            both = (metrics.text_to_video, metrics.video_to_text)
+            value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
+            record = {"step": state.step, "epoch": state.epoch, "validation": metrics.as_dict(), "value": value}
+            self._log(record)
+            if report:
+                report.validated(record)
+        best = state.best_value is None or value > state.best_value
+        if best:
+            finished = replace(finished, best_value=value, best_step=state.step)
+        return finished, best
+
+    def _save(self, state: TrainingState, best: bool) -> None:
+        if self.world.first:
+            self.run.save(self.model, self.optimiser, state, best)
+        self.world.barrier()
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self.world.first:
+            with self.run.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")

@@ -1,0 +1,157 @@
+"""Workers that survive what decoders do: hangs, crashes, exceptions; and that leave nothing behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prota.frames.pool import DecodePool, Outcome
+from tests.conftest import REPOSITORY
+from tests.frames.jobs import double, large, misbehave
+
+
+def gone(pid: int) -> bool:
+    """Not running any more; one that only waits to be reaped by another counts as gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def children() -> set[int]:
+    listing = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+    return {int(pid) for pid in listing.split()}
+
+
+def until(condition: Any, limit: float = 20.0) -> None:
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_every_item_gets_its_result_and_nothing_is_left() -> None:
+    before = children()
+    with DecodePool(workers=2, timeout=30) as pool:
+        results = dict(pool.run(double, ((str(number), number) for number in range(50))))
+        assert {key: outcome.value for key, outcome in results.items()} == {str(n): 2 * n for n in range(50)}
+        assert all(outcome.error is None and outcome.seconds >= 0 for outcome in results.values())
+        # The same workers serve again.
+        crew = children() - before
+        assert [outcome.value for _, outcome in pool.run(double, [("a", 4)])] == [8]
+        assert children() - before == crew
+        assert list(pool.run(double, [])) == []
+    assert children() - before == set()
+
+
+def test_what_goes_wrong_is_told_and_the_rest_goes_on() -> None:
+    before = children()
+    kinds = ["fine", "exit", "raise", "segfault", "quit", "lambda", "good"]
+    with DecodePool(workers=1, timeout=30) as pool:
+        found = dict(pool.run(misbehave, [(kind, kind) for kind in kinds]))
+    assert found["exit"].error == "the decoder crashed (exit status 3)"
+    assert found["segfault"].error == "the decoder crashed (SIGSEGV)"
+    assert found["raise"].error == "not a video: it is a cake"
+    assert found["quit"].error == "SystemExit: 4"
+    assert "cannot be sent back" in str(found["lambda"].error)
+    assert found["fine"].error is found["good"].error is None
+    assert all(found[kind].value is None for kind in kinds[1:-1])
+    assert children() - before == set()
+
+
+def test_an_exception_does_not_cost_the_worker() -> None:
+    with DecodePool(workers=1, timeout=30) as pool:
+        found = [outcome for _, outcome in pool.run(misbehave, [("1", "same"), ("2", "raise"), ("3", "same")])]
+    assert found[0].value == found[2].value
+
+
+def test_a_job_that_hangs_is_killed_and_replaced() -> None:
+    before = children()
+    with DecodePool(workers=1, timeout=1.5) as pool:
+        found = dict(pool.run(misbehave, [("1", "hang"), ("2", "fine")]))
+    assert found["1"] == Outcome(None, "took longer than 1.5 s", 1.5)
+    assert found["2"].error is None
+    assert children() - before == set()
+
+
+def test_large_results_come_back_whole() -> None:
+    with DecodePool(workers=2, timeout=60) as pool:
+        for key, outcome in pool.run(large, [(str(number), number) for number in (1, 8, 30)]):
+            assert outcome.value is not None
+            assert outcome.value.shape == (int(key), 2**20)
+            assert (outcome.value == int(key)).all()
+
+
+def test_items_are_taken_only_when_there_is_room() -> None:
+    taken = 0
+
+    def endless() -> Iterator[tuple[str, int]]:
+        nonlocal taken
+        for taken in itertools.count(1):
+            yield str(taken), taken
+
+    before = children()
+    with DecodePool(workers=2, timeout=30) as pool:
+        for finished, (_, outcome) in enumerate(pool.run(double, endless()), start=1):
+            assert outcome.error is None
+            assert taken <= finished + 2
+            if finished == 10:
+                break
+    assert children() - before == set()
+
+
+def test_arguments_and_jobs_that_cannot_travel_are_that_items_error() -> None:
+    with DecodePool(workers=1, timeout=30) as pool:
+        found = dict(pool.run(double, [("bad", threading.Lock()), ("good", 1)]))
+        assert "pickle" in str(found["bad"].error)
+        assert found["good"].value == 2
+    script = "from prota.frames.pool import DecodePool\ndef job(x): return x\nlist(DecodePool(1, 1).run(job, []))"
+    result = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert "put it into a module" in result.stderr
+
+
+def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with DecodePool(workers=2, timeout=5) as pool, pytest.raises(RuntimeError, match="cannot start"):
+        list(pool.run(double, [("a", 1)]))
+
+
+@pytest.mark.parametrize("settings", [(0, 1.0), (1, 0.0)])
+def test_bad_settings_are_refused(settings: tuple[int, float]) -> None:
+    with pytest.raises(ValueError, match="is not allowed"):
+        DecodePool(*settings)
+
+
+PARENT = """
+import sys
+from prota.frames.pool import DecodePool
+from tests.frames.jobs import note_and_hang
+with DecodePool(workers=2, timeout=100) as pool:
+    list(pool.run(note_and_hang, [("a", sys.argv[1]), ("b", sys.argv[1])]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
+def test_workers_go_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=REPOSITORY, stderr=subprocess.DEVNULL, process_group=0
+    )
+    try:
+        until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
+        pids = [int(path.stem) for path in tmp_path.glob("*.worker")]
+        os.killpg(parent.pid, how)
+        assert parent.wait(20) == -how
+        until(lambda: all(gone(pid) for pid in pids))
+    finally:
+        parent.kill()
+        parent.wait()

@@ -1,0 +1,64 @@
+"""How decoded frames lie on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prota.frames import shards
+from prota.frames.shards import CacheError, CachePlan, ShardWriter, claim, read_plan, read_shards, shard_problem, tidy
+
+
+def fill(folder: Path, counts: list[int], size: int = 4) -> None:
+    writer = ShardWriter(folder, size, number=0)
+    for number, count in enumerate(counts):
+        pictures = np.full((count, size, size, 3), number, dtype=np.uint8)
+        writer.add(f"v{number}", (pictures, [0.0] * count, 1.0), (count, number))
+    writer.flush()
+
+
+def test_a_shard_ends_at_its_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_VIDEOS", 3)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 10 * 48)
+    # Three videos; then one that is too large beside the next; then one too large by itself.
+    fill(tmp_path, [1, 1, 1, 8, 4, 30, 2])
+    entries, lengths = read_shards(tmp_path, 4)
+    assert list(lengths.values()) == [3, 8, 4, 30, 2]
+    for number in range(7):
+        entry = entries[f"v{number}"]
+        array = np.load(tmp_path / f"{entry.shard}.npy", mmap_mode="r")
+        assert (array[entry.offset : entry.offset + entry.count] == number).all()
+        assert entry.source == (entry.count, number)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_leftovers_are_removed_and_shards_kept(tmp_path: Path) -> None:
+    fill(tmp_path, [2, 3])
+    for name in ("shard-00001.npy", "shard-00002.npy.tmp", "shard-00001.json.tmp", "cache.json.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    tidy(tmp_path, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.json", "shard-00000.npy"]
+    assert shard_problem(tmp_path, "shard-00000", 5, 4) is None
+    assert "not what its index says" in str(shard_problem(tmp_path, "shard-00000", 6, 4))
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shards.os, "fsync", full)
+    with pytest.raises(CacheError, match="cannot be written: No space left on device; what is complete is kept"):
+        fill(tmp_path, [1])
+
+
+def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
+    # What a writer killed at its first step leaves.
+    (tmp_path / "lock").touch()
+    (tmp_path / "cache.json.tmp").touch()
+    claim(tmp_path, CachePlan(2, 1, 4))
+    claim(tmp_path, CachePlan(2, 1, 4))
+    assert read_plan(tmp_path) == CachePlan(2, 1, 4)
+    with pytest.raises(CacheError, match="frames = 2, not 3"):
+        claim(tmp_path, CachePlan(3, 1, 4))

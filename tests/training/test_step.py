@@ -1,0 +1,116 @@
+"""Micro-batches and ranks give the gradients of the whole batch."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+
+from prota import Config, ProTA
+from prota.training.distributed import World, average_gradients
+from prota.training.step import StepInput, backward_step, seed_for
+
+COLOURS = ["red", "green", "blue", "white", "black", "grey", "pink", "dim"]
+TEXTS = [f"a {colour} thing that is number {n}" for n, colour in enumerate(COLOURS)]
+ALONE = World(0, 1, torch.device("cpu"))
+PRESETS = ["global-pooling", "wti", "dpa", "prota"]
+
+
+def toy(preset: str, *overrides: str) -> ProTA:
+    torch.manual_seed(7)
+    model = ProTA.from_config(Config.build(preset, "toy", ["loss.eta=0.3"][: preset == "prota"] + list(overrides)))
+    return model.double().train()
+
+
+def whole_batch(model: ProTA) -> StepInput:
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randint(0, 256, (8, 3, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    mask = torch.tensor([[True, True, True], [True, False, False]] * 4)
+    return StepInput(model.text_encoder.tokenize(TEXTS), frames, mask)
+
+
+def gradients(model: ProTA) -> dict[str, torch.Tensor]:
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            actual[name], value, rtol=0, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 4, 8, 20])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_micro_batches_give_the_gradients_of_the_batch(preset: str, micro_batch: int) -> None:
+    model = toy(preset)
+    twin = copy.deepcopy(model)
+    expected = backward_step(model, whole_batch(model), ALONE)
+    actual = backward_step(twin, whole_batch(model), ALONE, micro_batch)
+    assert actual.floats() == pytest.approx(expected.floats(), abs=1e-12)
+    assert_same(gradients(twin), gradients(model))
+
+
+def test_micro_batches_repeat_their_dropout() -> None:
+    """With dropout in the encoders the two passes over a micro-batch still see the same tokens."""
+    model = toy("dpa")
+    model.text_encoder.tower.model.encoder.layers[0].mlp.fc1 = torch.nn.Sequential(
+        model.text_encoder.tower.model.encoder.layers[0].mlp.fc1, torch.nn.Dropout(0.5)
+    )
+    seen: list[torch.Tensor] = []
+    model.text_encoder.tower.projection.register_forward_hook(lambda _m, _i, output: seen.append(output.detach()))
+    backward_step(model, whole_batch(model), ALONE, micro_batch=4, seed=3)
+    first, second = seen[:2], seen[2:]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    backward_step(model, whole_batch(model), ALONE, micro_batch=4, seed=4)
+    assert not torch.equal(seen[4], first[0])
+
+
+CASES = {
+    "prota": ("prota", [], 0),
+    "learned-smoothed-micro": ("prota", ["score.bandwidth=learned", "loss.label_smoothing=0.1"], 2),
+    "batch-bandwidth": ("dpa", ["score.bandwidth=batch"], 0),
+    "pooling-micro": ("global-pooling", [], 3),
+}
+
+
+def _work(rank: int, size: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    world = World(rank, size, torch.device("cpu"))
+    for name, (preset, overrides, micro_batch) in CASES.items():
+        model = toy(preset, *overrides)
+        terms = backward_step(model, whole_batch(model).part(world.share(8)), world, micro_batch)
+        average_gradients(model.parameters(), world)
+        result = {"gradients": gradients(model), "total": world.mean(terms.total)}
+        torch.save(result, f"{folder}/{name}-{rank}.pt")
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes found for every case."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.start_processes(_work, args=(2, str(folder)), nprocs=2, start_method="spawn")
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_give_the_gradients_of_one(name: str, of_two_ranks: Path) -> None:
+    preset, overrides, _ = CASES[name]
+    model = toy(preset, *overrides)
+    expected = backward_step(model, whole_batch(model), ALONE)
+    for rank in range(2):
+        result = torch.load(of_two_ranks / f"{name}-{rank}.pt", weights_only=True)
+        torch.testing.assert_close(result["total"], expected.total.detach(), rtol=0, atol=1e-12)
+        assert_same(result["gradients"], gradients(model))
+
+
+def test_seeds_depend_on_all_numbers() -> None:
+    assert seed_for(1, 2) == seed_for(1, 2)
+    assert len({seed_for(a, b) for a in range(20) for b in range(20)}) == 400

@@ -1,0 +1,228 @@
+"""Whole runs on generated clips: learning, stopping, killing, resuming, ranks, and bad losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from prota.experiment import Experiment
+from prota.training.checkpoint import RunFolder
+from prota.training.distributed import World
+from prota.training.train import NonFiniteLossError, Trainer
+from tests.conftest import REPOSITORY
+
+ALONE = World(0, 1, torch.device("cpu"))
+TERMS = ("total", "contrastive_t2v", "contrastive_v2t", "kl", "margin", "text_log_var", "video_log_var", "temperature")
+
+
+def log(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def curve(run: Path) -> list[tuple[float, ...]]:
+    return [tuple(record[name] for name in TERMS) for record in log(run) if "total" in record]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    folder = RunFolder(run).checkpoint("last")
+    assert folder is not None
+    return load_file(folder / "model.safetensors")
+
+
+def train(config: Path, run: Path, *overrides: str, stop_after: int | None = None) -> Trainer:
+    experiment = Experiment.load(config, overrides)
+    folder = RunFolder(run)
+    folder.claim(experiment)
+    trainer = Trainer(experiment, folder, ALONE)
+    steps = 0
+
+    def should_stop() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps == stop_after
+
+    trainer.fit(should_stop=should_stop)
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train(world_config, run)
+    return run
+
+
+def test_a_run_learns_and_leaves_its_record(uninterrupted: Path, world_config: Path) -> None:
+    records = [record for record in log(uninterrupted) if "total" in record]
+    assert [record["step"] for record in records] == list(range(1, 1 + len(records)))
+    assert records[-1]["total"] < records[0]["total"]
+    for name in (*TERMS, "lr/head", "lr/temporal transformer", "items_per_second", "data_wait", "gradient_norm"):
+        assert name in records[0]
+    validations = [record["validation"] for record in log(uninterrupted) if "validation" in record]
+    assert len(validations) == 3
+    pointers = RunFolder(uninterrupted).pointers()
+    assert pointers.keys() == {"last", "best"}
+    assert sorted(path.name for path in uninterrupted.glob("step-*")) == sorted(set(pointers.values()))
+    assert RunFolder(uninterrupted).experiment() == Experiment.load(world_config)
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 6])
+def test_a_stopped_run_goes_on_exactly(
+    uninterrupted: Path, world_config: Path, stop_after: int, tmp_path: Path
+) -> None:
+    """Stopped in an epoch, at its end, and after it; the resumed run equals the uninterrupted one, step for step."""
+    train(world_config, tmp_path / "run", stop_after=stop_after)
+    assert len(curve(tmp_path / "run")) == stop_after
+    train(world_config, tmp_path / "run")
+    assert curve(tmp_path / "run") == curve(uninterrupted)
+    for name, value in weights(uninterrupted).items():
+        assert torch.equal(weights(tmp_path / "run")[name], value), name
+
+
+def test_a_killed_run_goes_on_exactly(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
+    """kill -9 after some steps of the second epoch: what was not saved is repeated, and nothing differs."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    while process.poll() is None:
+        if (run / "log.jsonl").exists() and '"step": 8' in (run / "log.jsonl").read_text(encoding="utf-8"):
+            process.kill()
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "finished" in result.stdout
+    assert curve(run) == curve(uninterrupted)
+    for name, value in weights(uninterrupted).items():
+        assert torch.equal(weights(run)[name], value), name
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(world_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "prota", "train", str(world_config), "-o", str(run), "-s", "train.epochs=500"]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    while process.poll() is None and not (run / "log.jsonl").exists():
+        pass
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on" in output
+    assert "Traceback" not in errors
+    assert RunFolder(run).checkpoint("last") is not None
+
+
+def test_two_ranks_give_the_same_curve(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
+        *("-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, capture_output=True, cwd=REPOSITORY)
+    ours, alone = curve(run), curve(uninterrupted)
+    assert len(ours) == len(alone)
+    for two, one in zip(ours, alone, strict=True):
+        # fp32 sums in another order; the curve is the same to its rounding.
+        assert two == pytest.approx(one, rel=2e-4, abs=1e-6)
+    expected = weights(uninterrupted)
+    for name, value in weights(run).items():
+        torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-3, msg=name)
+
+
+def test_micro_batches_give_the_same_curve(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
+    train(world_config, tmp_path / "run", "train.micro_batch=2")
+    for micro, whole in zip(curve(tmp_path / "run"), curve(uninterrupted), strict=True):
+        assert micro == pytest.approx(whole, rel=2e-4, abs=1e-6)
+
+
+def test_features_of_a_frozen_tower_change_nothing(world_config: Path, tmp_path: Path) -> None:
+    """A frozen tower's features are computed once; with a mirror that never happens they are computed each time."""
+    frozen = ["train.lr_vision=0", "train.epochs=1"]
+    trainer = train(world_config, tmp_path / "once", *frozen)
+    assert trainer.features is not None
+    other = train(world_config, tmp_path / "always", *frozen, "train.crop=0.999")
+    assert other.features is None
+    for once, always in zip(curve(tmp_path / "once"), curve(tmp_path / "always"), strict=True):
+        assert once == pytest.approx(always, rel=1e-4)
+
+
+@pytest.mark.parametrize("overrides", [["train.gradient_checkpointing=true"], ["train.checkpoint_steps=2"]])
+def test_options_that_change_no_result(
+    uninterrupted: Path, world_config: Path, overrides: list[str], tmp_path: Path
+) -> None:
+    train(world_config, tmp_path / "run", *overrides)
+    for ours, plain in zip(curve(tmp_path / "run"), curve(uninterrupted), strict=True):
+        assert ours == pytest.approx(plain, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["score.bandwidth=estimated"],
+        ["score.bandwidth=batch"],
+        ["train.captions=one", "train.flip=true", "train.crop=0.5", "train.frames=2"],
+        ["data.dilution=2", "loss.label_smoothing=0.1"],
+        ["train.deterministic=true"],
+    ],
+)
+def test_every_way_of_training_runs(world_config: Path, overrides: list[str], tmp_path: Path) -> None:
+    train(world_config, tmp_path / "run", "train.epochs=1", *overrides)
+    values = [value for terms in curve(tmp_path / "run") for value in terms]
+    assert all(map(torch.isfinite, torch.tensor(values)))
+
+
+def test_a_loss_that_is_no_number_stops_with_its_videos(world_config: Path, tmp_path: Path) -> None:
+    experiment = Experiment.load(world_config)
+    run = RunFolder(tmp_path / "run")
+    run.claim(experiment)
+    trainer = Trainer(experiment, run, ALONE)
+    with torch.no_grad():
+        trainer.model.logit_scale.fill_(float("nan"))
+    with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0; .* batch on rank 0: \w+-\w+"):
+        trainer.fit()
+    assert run.checkpoint("last") is None
+
+
+def test_other_settings_in_a_run_folder_are_refused(uninterrupted: Path, world_config: Path) -> None:
+    with pytest.raises(ValueError, match=r"other settings \(train\.seed: 0 → 5\); allowed: the same settings"):
+        train(world_config, uninterrupted, "train.seed=5")
+
+
+def test_what_cannot_be_trained_is_refused(world_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.batch_size=64 exceeds the 19 training videos"):
+        train(world_config, tmp_path / "a", "train.batch_size=64")
+    with pytest.raises(ValueError, match=r"encoder\.frames=5, but the frame cache .* was filled with 4"):
+        train(world_config, tmp_path / "b", "encoder.frames=5")
+    experiment = Experiment.load(world_config)
+    with pytest.raises(ValueError, match=r"train\.batch_size=6 cannot be shared by 4 processes"):
+        Trainer(experiment, RunFolder(tmp_path / "c"), World(0, 4, torch.device("cpu")))
+
+
+def test_training_never_reads_the_test_split(world_config: Path, tmp_path: Path) -> None:
+    """With the test clips' frames gone, a run is the same."""
+    experiment = Experiment.load(world_config)
+    run = RunFolder(tmp_path / "run")
+    run.claim(experiment)
+    trainer = Trainer(experiment, run, ALONE)
+    assert not any("test" in name for name in vars(trainer))
+    seen: list[str] = []
+    original = trainer.reader.cache.frames
+    trainer.reader.cache.frames = lambda video_id: (seen.append(video_id), original(video_id))[1]  # type: ignore[method-assign]
+    trainer.fit()
+    assert set(seen) == {item.video_id for s in (trainer.train_split, trainer.val_split) for item in s.items}

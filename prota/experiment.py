@@ -76,9 +76,8 @@ class TrainConfig(Section):
     flip: bool = Field(False, description="mirror videos at random")
     seed: int = Field(0, ge=0, description="of everything random")
     deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
-    checkpoint_steps: int = Field(
-        0, ge=0, description="also save a checkpoint every so many steps; 0: each epoch alone"
-    )
+    validate_epochs: int = Field(1, ge=1, description="epochs between validations, each with a checkpoint")
+    checkpoint_steps: int = Field(0, ge=0, description="also save a checkpoint every so many steps; 0: not between")
 
 
 class Experiment(Config):

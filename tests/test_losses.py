@@ -177,9 +177,26 @@ def test_margin_is_detached() -> None:
     assert not adaptive_margin(text, text, LossConfig()).requires_grad
 
 
-def test_temperature_is_clamped() -> None:
+def test_temperature_is_clamped_but_still_learns() -> None:
     assert float(inverse_temperature(torch.tensor(9.0), LossConfig())) == 100.0
     assert float(inverse_temperature(torch.tensor(0.0), LossConfig())) == 1.0
+    # CLIP's own value: at the bound, and free to leave it.
+    logit_scale = torch.tensor(math.log(100), requires_grad=True)
+    inverse_temperature(logit_scale, LossConfig()).backward()
+    assert logit_scale.grad.item() == pytest.approx(100, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_leaves_the_loss_alone(dtype: torch.dtype) -> None:
+    """Narrow Gaussians far apart, whose divergences half precision cannot hold."""
+    case = Case.random(ScoreConfig(), DistributionConfig(log_var_init=-9.5), width=64)
+    head = case.head.float()
+    texts, videos = head.prepare_texts(case.texts.to(torch.float32)), head.prepare_videos(case.videos.to(torch.float32))
+    scores, scale = head.score(texts, videos).detach(), torch.tensor(2.0)
+    expected = prota_loss(scores, texts, videos, scale, LossConfig()).floats()
+    with torch.autocast("cpu", dtype=dtype):
+        assert prota_loss(scores, texts, videos, scale, LossConfig()).floats() == expected
+    assert all(math.isfinite(value) for value in expected.values())
 
 
 def test_margin_survives_long_distances_in_single_precision() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -130,6 +131,49 @@ def test_a_damaged_or_foreign_folder_gets_one_clear_line(damage: object, sentenc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        lambda folder: (folder / "tokenizer.json").write_text((folder / "tokenizer.json").read_text()[:50]),
+        lambda folder: (folder / "tokenizer_config.json").write_text("{"),
+        lambda folder: _edit(folder, towers={"clip": {"text_config": {"num_attention_heads": 5}}, "image": {}}),
+        lambda folder: _edit(folder, towers={"clip": 3, "image": {"size": 1}}),
+    ],
+)
+def test_damage_around_the_weights_gets_one_clear_line(damage: object, clip_folder: Path, tmp_path: Path) -> None:
+    ProTA.from_config(clip_config(clip_folder)).save_pretrained(tmp_path)
+    damage(tmp_path)  # type: ignore[operator]
+    with pytest.raises(ModelFolderError, match="does not hold a model that this version can build") as caught:
+        ProTA.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupted_overwrite_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old settings never stand beside new weights: whatever moment the saving ends, the folder says it is not whole."""
+    toy("dpa").save_pretrained(tmp_path)
+    replaced = []
+
+    def replace(source: Path, target: Path) -> None:
+        if source.name == "config.json":
+            raise KeyboardInterrupt
+        replaced.append(source.name)
+        os.rename(source, target)
+
+    monkeypatch.setattr("prota.model.os.replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        toy("dpa").save_pretrained(tmp_path)
+    assert replaced == ["model.safetensors"]
+    with pytest.raises(ModelFolderError, match="its saving was interrupted"):
+        ProTA.from_pretrained(tmp_path)
+
+
+def test_saved_files_are_readable_by_others(tmp_path: Path) -> None:
+    toy("dpa").save_pretrained(tmp_path)
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {(tmp_path / "config.json").stat().st_mode & 0o777}
+
+
 def test_sources_that_are_no_folders(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match="no such folder, and not a hub id"):
         ProTA.from_pretrained(tmp_path / "nothing")
@@ -184,7 +228,7 @@ def test_the_toy_model_learns_eight_pairs_by_heart(preset: str) -> None:
     frames = torch.randint(0, 256, (8, 4, 3, 32, 32), dtype=torch.uint8)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     first = last = 0.0
-    for step in range(60):
+    for step in range(120):
         encoded = model.encode_text(texts), model.encode_video(frames)
         terms = prota_loss(model.score(*encoded), *encoded, model.logit_scale, model.config.loss)
         optimiser.zero_grad()

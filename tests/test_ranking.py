@@ -41,6 +41,8 @@ def test_top_k_keeps_the_order_of_equals() -> None:
     values, columns = top_k(torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0]]), 4)
     assert columns.tolist() == [[1, 2, 4, 3]]
     assert values.tolist() == [[3.0, 3.0, 3.0, 2.0]]
+    many = torch.tensor([[float(index % 2) for index in range(5000)]])
+    assert top_k(many, 2500)[1].tolist() == [list(range(1, 5000, 2))]
     assert top_k(torch.tensor([[1.0, 2.0]]), 10)[1].tolist() == [[1, 0]]
 
 
@@ -56,6 +58,10 @@ def test_scores_that_are_no_numbers_are_refused(bad: float) -> None:
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be a matrix .* got \[0, 3\]"):
         rank_of_target(torch.zeros(0, 3), torch.zeros(0, dtype=torch.long))
+    with pytest.raises(ValueError, match="must be floating-point numbers"):
+        top_k(torch.zeros(2, 3, dtype=torch.long), 1)
+    with pytest.raises(ValueError, match=r"one column per query, 2; got \[1\]"):
+        rank_of_target(torch.zeros(2, 3), torch.tensor([0]))
     with pytest.raises(ValueError, match="without any right candidate"):
         rank_of_best(torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool))
     with pytest.raises(ValueError, match="k = 0"):

@@ -54,6 +54,10 @@ def _save(model: torch.nn.Module, folder: Path, tokenizer: bool, image: bool) ->
     return folder
 
 
+def write_vision(model: torch.nn.Module, folder: Path) -> Path:
+    return _save(model, folder, tokenizer=False, image=True)
+
+
 def write_clip(folder: Path) -> Path:
     text = _sizes() | {"vocab_size": len(WORDS), "max_position_embeddings": 20, "eos_token_id": 3, "bos_token_id": 2}
     vision = _sizes(24) | {"image_size": 32, "patch_size": 8}

@@ -123,7 +123,7 @@ class Display:
             f"{arrow} {sides[name]['r1']:.1f} / {sides[name]['r5']:.1f} / {sides[name]['r10']:.1f}"
             for arrow, name in (("t→v", "text_to_video"), ("v→t", "video_to_text"))
         )
-        self.console.print(f"epoch {record['epoch'] + 1}, validation R@1/5/10: {both}")
+        self.console.print(f"after epoch {record['epoch']}, validation R@1/5/10: {both}")
         if self.board is not None:
             for side, metrics in sides.items():
                 for name, value in metrics.items():

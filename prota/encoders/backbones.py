@@ -129,7 +129,7 @@ def _pair_towers(config: EncoderConfig, vision: Any, text: Any, tokenizer: Token
     features = vision.config.hidden_size * (2 if config.frame_feature == "cls+mean" else 1)
     return Towers(
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
-        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special),
+        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special, True),
         tokenizer=tokenizer,
         logit_scale=_INITIAL_LOGIT_SCALE,
         record=record,

@@ -29,6 +29,8 @@ class FrameTower(nn.Module):
 
     mean: Tensor
     deviation: Tensor
+    feature_mean: Tensor
+    feature_deviation: Tensor
 
     def __init__(
         self,
@@ -37,8 +39,12 @@ class FrameTower(nn.Module):
         feature: Literal["cls", "mean", "cls+mean", "pooler"],
         image: ImageFormat,
         special_tokens: int = 0,
+        standardised: bool = False,
     ) -> None:
-        """``special_tokens``: how many tokens, the class token first, the model puts before its patches."""
+        """``special_tokens``: how many tokens, the class token first, the model puts before its patches.
+
+        ``standardised``: features are centred and scaled before a new projection, as `standardise` measured them.
+        """
         super().__init__()
         self.model = model
         self.projection = projection
@@ -47,13 +53,25 @@ class FrameTower(nn.Module):
         self.register_buffer("mean", torch.tensor(image.mean)[:, None, None], persistent=False)
         self.register_buffer("deviation", torch.tensor(image.deviation)[:, None, None], persistent=False)
         self.special_tokens = special_tokens
+        self.standardised = standardised
+        if standardised:
+            self.register_buffer("feature_mean", torch.zeros(projection.in_features))
+            self.register_buffer("feature_deviation", torch.ones(projection.in_features))
         self.options = position_options(model, image.size)
 
     def forward(self, frames: Tensor) -> Tensor:
         """Pictures [F, 3, H, W], or their features [F, C], → [F, D]."""
         features = frames if frames.dim() == 2 else self.features(frames)
+        if self.standardised:
+            features = (features - self.feature_mean) / self.feature_deviation
         projected: Tensor = self.projection(features)
         return projected
+
+    def standardise(self, features: Tensor) -> None:
+        """Centre and scale from now on by these features [F, C] of the training data."""
+        if self.standardised:
+            self.feature_mean.copy_(features.mean(dim=0))
+            self.feature_deviation.copy_(features.std(dim=0).clamp(min=1e-6))
 
     def features(self, pictures: Tensor) -> Tensor:
         """[F, 3, H, W], uint8 or already normalised floats → [F, C], what the projection takes.

@@ -32,8 +32,9 @@ from prota.types import Explanation, PreparedTokens, TokenGaussians, Tokens
 
 __all__ = ["ScoreHead"]
 
-# Elements of one pair tensor in a block; about ten such tensors are alive at a time.
-_BLOCK_ELEMENTS = 2**19
+# Elements of one pair tensor in a block; about ten such tensors are alive at a time. What fits the caches of a CPU
+# would keep a GPU waiting for its next kernel.
+_BLOCK_ELEMENTS = {"cpu": 2**19, "cuda": 2**26}
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class ScoreHead(nn.Module):
             gram = gram_block(direction @ direction.transpose(-1, -2), bandwidth, self.config)
         return intra_modality(gram, points, mask, mlp, self.config)
 
-    def score(self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int = _BLOCK_ELEMENTS) -> Tensor:
+    def score(self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int | None = None) -> Tensor:
         """Eq. (11): S^p of every text with every video, [A, B]; S where tokens are points.
 
         Works through blocks of pairs, so that its memory does not grow with A · B · N · M.
@@ -171,7 +172,8 @@ class ScoreHead(nn.Module):
         with torch.autocast(texts.direction.device.type, enabled=False):
             if self.config.aggregation == "pooling":
                 return _pooled(texts) @ _pooled(videos).T
-            rows, columns = self._block_shape(texts, videos, block_elements)
+            elements = block_elements or _BLOCK_ELEMENTS.get(texts.direction.device.type, _BLOCK_ELEMENTS["cpu"])
+            rows, columns = self._block_shape(texts, videos, elements)
             video_blocks = _blocks(videos, columns)
             return torch.cat(
                 [

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -155,19 +155,30 @@ class Trainer:
             if stopped:
                 self._save(state, best=False)
                 return TrainingResult(False, state.step, self.steps, self.missing)
-            state, best = self._validate(state, report)
-            self._save(state, best)
+            state = replace(state, epoch=state.epoch + 1)
+            if state.epoch % self.config.validate_epochs == 0 or state.epoch == self.config.epochs:
+                state, best = self._validate(state, report)
+                self._save(state, best)
         return TrainingResult(True, state.step, self.steps, self.missing)
 
+    @torch.no_grad()
     def _begin(self) -> TrainingState:
+        """What is measured on the first training batches before a run starts."""
+        batches = self.batches(0)[:8]
+        clips = [self.reader.read([pair.video_id for pair in batch]) for batch in batches]
+        tower = self.model.video_encoder.tower
+        if tower.standardised:
+            with self.autocast():
+                features = [
+                    frames if frames.dim() == 2 else tower.features(frames)
+                    for frames in (self._pictures(part, None)[part.mask.to(self.world.device)] for part in clips)
+                ]
+            tower.standardise(torch.cat(features).float())
         if self.experiment.score.bandwidth == "estimated":
-            with torch.no_grad(), self.autocast():
-                tokens = []
-                for batch in self.batches(0)[:8]:
-                    clips = self.reader.read([pair.video_id for pair in batch])
-                    texts = self.model.text_encoder([pair.caption for pair in batch])
-                    tokens.append((texts, self.model.video_encoder(self._pictures(clips, None), clips.mask)))
-                self.model.head.estimate_bandwidth(tokens)
+            with self.autocast():
+                texts = [self.model.text_encoder([pair.caption for pair in batch]) for batch in batches]
+                videos = [self.model.video_encoder(self._pictures(part, None), part.mask) for part in clips]
+            self.model.head.estimate_bandwidth(zip(texts, videos, strict=True))
         return TrainingState(step=0, epoch=0)
 
     def _prepare_towers(self) -> None:
@@ -238,7 +249,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         terms = backward_step(self.model, batch, world, config.micro_batch, seed_for(config.seed, step), self.autocast)
         average_gradients(self.model.parameters(), world)
-        names = list(terms.floats())
+        names = [field.name for field in fields(terms)]
         values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
         record = dict(zip(names, values, strict=True))
         if not math.isfinite(record["total"]):
@@ -258,9 +269,8 @@ class Trainer:
 
     def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
         """Metrics on the validation split at the end of an epoch; whether it is the best so far."""
-        finished = replace(state, epoch=state.epoch + 1)
         if self.val_split is None or self.val_reader is None:
-            return finished, False
+            return state, False
         value = 0.0
         if self.world.first:
             scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
@@ -273,8 +283,8 @@ class Trainer:
                 report.validated(record)
         best = state.best_value is None or value > state.best_value
         if best:
-            finished = replace(finished, best_value=value, best_step=state.step)
-        return finished, best
+            state = replace(state, best_value=value, best_step=state.step)
+        return state, best
 
     def _save(self, state: TrainingState, best: bool) -> None:
         if self.world.first:

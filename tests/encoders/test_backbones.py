@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModel, AutoTokenizer, CLIPModel
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    CLIPModel,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    ViTConfig,
+    ViTModel,
+)
 
 from prota import ConfigError, ProTA
 from prota.encoders.backbones import load_towers
-from tests.tiny_models import clip_config, pair_config
+from tests.tiny_models import clip_config, pair_config, write_vision
 
 TEXTS = ["a cat", "the red dog runs", "unheard words"]
 
@@ -124,6 +134,71 @@ def test_two_tower_models_lend_one_tower(siglip_folder: Path, bert_folder: Path)
     assert type(other.text_encoder.tower.model).__name__ == "BertModel"
 
 
+def test_encoders_without_a_class_token_say_so(siglip_folder: Path, bert_folder: Path) -> None:
+    size = ["encoder.image_size=32"]
+    for feature in ("cls", "cls+mean"):
+        with pytest.raises(ConfigError, match=r"needs a class token, which .* does not give; allowed: pooler, mean"):
+            load_towers(pair_config(siglip_folder, bert_folder, *size, f"encoder.frame_feature={feature}").encoder)
+    model = ProTA.from_config(pair_config(siglip_folder, siglip_folder, *size, "encoder.frame_feature=mean")).eval()
+    theirs = AutoModel.from_pretrained(siglip_folder).eval()
+    pictures = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        tower = model.video_encoder.tower
+        expected = theirs.vision_model(pictures).last_hidden_state.mean(dim=1)
+        close(tower(pictures), tower.projection(expected))
+    model.train()
+    model.score(model.encode_text(TEXTS), model.encode_video(torch.randn(3, 2, 3, 32, 32))).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == ["logit_scale"]
+
+
+def test_a_tokenizer_that_gives_no_mask_is_asked_for_one(siglip_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(siglip_folder, tmp_path / "siglip")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": ["input_ids"]}))
+    model = ProTA.from_config(pair_config(folder, folder, "encoder.image_size=32", "encoder.frame_feature=pooler"))
+    assert model.text_encoder.tokenize(["a cat", "the red dog runs"]).mask.sum(dim=1).tolist() == [4, 6]
+
+
+def test_pictures_of_another_size_than_the_encoders_own(tmp_path: Path, bert_folder: Path) -> None:
+    """An encoder that must be told to interpolate its positions is told; register tokens are no patches."""
+    config = Dinov2WithRegistersConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, image_size=56, patch_size=14, num_register_tokens=3
+    )
+    write_vision(Dinov2WithRegistersModel(config), tmp_path / "registers")
+    vit = ViTConfig(hidden_size=24, num_hidden_layers=2, num_attention_heads=4, image_size=56, patch_size=14)
+    write_vision(ViTModel(vit), tmp_path / "vit")
+    for name, special, options in (("registers", 4, {}), ("vit", 1, {"interpolate_pos_encoding": True})):
+        tower = ProTA.from_config(pair_config(tmp_path / name, bert_folder)).eval().video_encoder.tower
+        assert tower.special_tokens == special
+        theirs = AutoModel.from_pretrained(tmp_path / name).eval()
+        pictures = torch.randn(2, 3, 28, 28)
+        with torch.no_grad():
+            hidden = theirs(pictures, **options).last_hidden_state
+            expected = torch.cat([hidden[:, 0], hidden[:, special:].mean(dim=1)], dim=-1)
+            close(tower.features(pictures), expected)
+
+
+def test_padding_stands_behind_the_words(bert_folder: Path, dinov2_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert_folder, tmp_path / "bert")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"padding_side": "left"}))
+    model = ProTA.from_config(pair_config(dinov2_folder, folder))
+    assert model.text_encoder.tokenize(["a cat", "the red dog runs"]).mask[0].tolist() == [True] * 4 + [False] * 2
+
+
+def test_standardised_features_are_centred_and_saved(dinov2_folder: Path, bert_folder: Path, tmp_path: Path) -> None:
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder)).eval()
+    tower = model.video_encoder.tower
+    features = 3 + 2 * torch.randn(50, 48)
+    before = tower(features)
+    tower.standardise(features)
+    expected = (features - features.mean(dim=0)) / features.std(dim=0)
+    close(tower(features), tower.projection(expected))
+    assert not torch.allclose(tower(features), before)
+    model.save_pretrained(tmp_path)
+    close(ProTA.from_pretrained(tmp_path).video_encoder.tower(features), tower(features))
+
+
 def test_no_parameter_is_left_without_a_gradient(dinov2_folder: Path, bert_folder: Path, clip_folder: Path) -> None:
     for config in (pair_config(dinov2_folder, bert_folder), clip_config(clip_folder)):
         model = ProTA.from_config(config)
@@ -175,8 +250,42 @@ def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_fold
         ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4"))
 
 
+def _without(folder: Path, target: Path, *names: str) -> Path:
+    shutil.copytree(folder, target, ignore=lambda _folder, files: set(files) & set(names))
+    return target
+
+
+def test_damaged_backbones_get_a_clear_line(
+    clip_folder: Path, dinov2_folder: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    silent = _without(clip_folder, tmp_path / "a", "tokenizer.json", "tokenizer_config.json")
+    empty = tmp_path / "b"
+    empty.mkdir()
+    cut = _without(clip_folder, tmp_path / "c")
+    (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:2000])
+    no_mean = _without(dinov2_folder, tmp_path / "d", "preprocessor_config.json")
+    wrong_mean = _without(dinov2_folder, tmp_path / "e")
+    (wrong_mean / "preprocessor_config.json").write_text("{}")
+    model = tmp_path / "f"
+    ProTA.from_config(clip_config(clip_folder)).save_pretrained(model)
+    for config in (
+        *(clip_config(folder) for folder in (silent, empty, cut, model)),
+        *(pair_config(folder, bert_folder) for folder in (no_mean, wrong_mean)),
+    ):
+        with pytest.raises(ConfigError, match=r"^encoder") as caught:
+            load_towers(config.encoder)
+        assert "\n" not in str(caught.value)
+
+
 def test_wrong_frames_are_refused(clip_folder: Path) -> None:
     model = ProTA.from_config(clip_config(clip_folder, "encoder.temporal_positions=12"))
+    with pytest.raises(ValueError, match=r"must be uint8, or floats already normalised; got torch\.int64"):
+        model.encode_video(torch.zeros(1, 2, 3, 32, 32, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"must be 32 x 32 \(encoder\.image_size\); got 48 x 32"):
+        model.encode_video(torch.zeros(1, 2, 3, 48, 32))
+    for mask in (torch.ones(1, 3).bool(), torch.ones(1, 2), torch.zeros(1, 2).bool()):
+        with pytest.raises(ValueError, match="must be bool, of that shape, with a real frame in each video"):
+            model.encode_video(torch.zeros(1, 2, 3, 32, 32), mask)
     with pytest.raises(ValueError, match=r"must be \[videos, frames, 3, height, width\]; got \[2, 3, 32, 32\]"):
         model.encode_video(torch.zeros(2, 3, 32, 32))
     with pytest.raises(ValueError, match=r"13 frames, but encoder\.temporal_positions=12"):

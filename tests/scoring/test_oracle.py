@@ -6,7 +6,10 @@ import pytest
 import torch
 from pydantic.fields import FieldInfo
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config import Config, DistributionConfig, ScoreConfig
+from prota.losses import prota_loss
+from prota.presets import PRESETS
+from prota.types import Tokens
 from tests import oracle
 from tests.cases import DISTRIBUTION_VARIANTS, SCORE_VARIANTS, Case
 
@@ -24,32 +27,54 @@ def test_distributions_equal_the_oracle(variant: str, similarity: str) -> None:
     torch.testing.assert_close(case.scores(), case.oracle_scores(), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_shapes_equal_the_oracle(seed: int) -> None:
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_presets_equal_the_oracle_on_random_shapes(preset: str, seed: int) -> None:
+    """With their own distributions and losses, any lengths and width, and real tokens anywhere in a row."""
+    config = Config.build(preset)
     generator = torch.Generator().manual_seed(seed)
-
-    def lengths() -> tuple[int, ...]:
-        count = int(torch.randint(1, 5, (), generator=generator))
-        return tuple(torch.randint(1, 9, (count,), generator=generator).tolist())
-
+    count = int(torch.randint(1, 4, (), generator=generator))
+    lengths = [tuple(torch.randint(1, 8, (count,), generator=generator).tolist()) for _ in range(2)]
     torch.manual_seed(seed)
-    case = Case.random(
-        ScoreConfig(), None, lengths(), lengths(), width=int(torch.randint(1, 12, (), generator=generator))
-    )
+    width = int(torch.randint(1, 10, (), generator=generator))
+    case = Case.random(config.score, config.distribution, *lengths, width=width)
+    case.texts, case.videos = scattered(case.texts), scattered(case.videos)
     torch.testing.assert_close(case.scores(), case.oracle_scores(), rtol=0, atol=1e-9)
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    scale = torch.tensor(2.0, dtype=torch.float64)
+    terms = prota_loss(case.head.score(texts, videos), texts, videos, scale, config.loss).floats()
+    expected = oracle.loss_terms(
+        *case.items(), *case.oracle_heads(), config.score, case.distribution, config.loss, case.bandwidth(), 2.0
+    )
+    assert terms == pytest.approx(expected, abs=1e-9, rel=1e-9)
+
+
+def scattered(tokens: Tokens) -> Tokens:
+    """The same tokens in their order, with padding before, between and behind them."""
+    length = tokens.mask.shape[1] + 3
+    embeddings = torch.full((len(tokens.mask), length, tokens.embeddings.shape[2]), torch.nan, dtype=torch.float64)
+    mask = torch.zeros(len(tokens.mask), length, dtype=torch.bool)
+    for row, real in enumerate(tokens.mask):
+        places = torch.randperm(length)[: int(real.sum())].sort().values
+        embeddings[row, places], mask[row, places] = tokens.embeddings[row][real], True
+    return Tokens(embeddings, mask)
 
 
 def _values(field: FieldInfo) -> set[object]:
     from typing import get_args
 
-    return set(get_args(field.annotation)) if "Literal" in str(field.annotation) else set()
+    return {value for value in get_args(field.annotation) if isinstance(value, str)}
 
 
 def test_the_variants_name_every_value_of_every_choice() -> None:
     for config, variants in ((ScoreConfig, SCORE_VARIANTS), (DistributionConfig, DISTRIBUTION_VARIANTS)):
         built = [config(**values) for values in variants.values()]
         for name, field in config.model_fields.items():
-            missing = {v for v in _values(field) if isinstance(v, str)} - {getattr(item, name) for item in built}
+            used = {getattr(item, name) for item in built}
+            missing = _values(field) - used
+            if name in ("lambda_", "xi"):
+                missing |= {"max"} - used
+                assert len(used - {"max"}) > 1, f"{name}: only one number is tried"
             assert not missing, f"{name}: no variant has {missing}"
 
 

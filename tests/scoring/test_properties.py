@@ -168,14 +168,18 @@ def test_the_batch_bandwidth_is_detached() -> None:
 
 
 @pytest.mark.parametrize("variant", SCORE_VARIANTS)
+@pytest.mark.parametrize("token", [None, [1.0, 0.0, 0.0, 0.0], [3.0, 4.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_identical_tokens_have_finite_gradients(variant: str, dtype: torch.dtype) -> None:
-    """All words and frames the same point, and both sides the same heads: every distance is zero."""
+def test_identical_tokens_have_finite_gradients(variant: str, dtype: torch.dtype, token: list[float] | None) -> None:
+    """All words and frames the same point, and both sides the same heads: every distance is zero.
+
+    Round numbers normalise without rounding, so that distances are zero to the last bit.
+    """
     head = random_head(4, ScoreConfig(**SCORE_VARIANTS[variant])).to(dtype)
     head.video.load_state_dict(head.text.state_dict())
-    token = torch.randn(4, dtype=dtype)
-    text = token.expand(2, 3, 4).clone().requires_grad_()
-    video = token.expand(2, 2, 4).clone().requires_grad_()
+    point = torch.randn(4, dtype=dtype) if token is None else torch.tensor(token, dtype=dtype)
+    text = point.expand(2, 3, 4).clone().requires_grad_()
+    video = point.expand(2, 2, 4).clone().requires_grad_()
     result = score(head, Tokens(text, torch.ones(2, 3).bool()), Tokens(video, torch.ones(2, 2).bool()))
     result.sum().backward()
     assert bool(result.isfinite().all())
@@ -273,4 +277,83 @@ def test_no_pair_tensor_outgrows_a_block(monkeypatch: pytest.MonkeyPatch) -> Non
     tokens = [Tokens(torch.randn(200, n, 8), torch.ones(200, n, dtype=torch.bool)) for n in (32, 12)]
     with torch.no_grad():
         score(head, *tokens)
-    assert 0 < largest <= module._BLOCK_ELEMENTS < 200 * 200 * 32 * 12
+    assert 0 < largest <= module._BLOCK_ELEMENTS["cpu"] < 200 * 200 * 32 * 12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_tokens_score_one_with_the_pairs_own_bandwidth(seed: int) -> None:
+    """In single precision distances of equal tokens are noise, which a bandwidth made of it must not blow up."""
+    torch.manual_seed(seed)
+    head = ScoreHead(512, ScoreConfig(similarity="cosine", bandwidth="batch"), DistributionConfig())
+    for noise in (0.0, 1e-4):
+        point = torch.randn(512)
+        texts = Tokens(point + noise * torch.randn(2, 8, 512), torch.ones(2, 8, dtype=torch.bool))
+        videos = Tokens(point + noise * torch.randn(2, 6, 512), torch.ones(2, 6, dtype=torch.bool))
+        close(score(head, texts, videos).detach(), torch.ones(2, 2), 1e-2)
+
+
+@pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])
+@pytest.mark.parametrize("log_var", [-10.0, -4.0, 0.0, 4.0])
+def test_large_variances_do_not_cancel_in_single_precision(similarity: str, log_var: float) -> None:
+    """Tokens of both sides whose wide Gaussians differ little: the distance is small, its terms are not."""
+    torch.manual_seed(0)
+    config = ScoreConfig(similarity=similarity)
+
+    def side(tokens: int) -> PreparedTokens:
+        direction = torch.nn.functional.normalize(torch.randn(3, tokens, 512, dtype=torch.float64), dim=-1)
+        spread = torch.exp(log_var + 0.01 * torch.randn(3, tokens, 512, dtype=torch.float64))
+        weight = torch.full((3, tokens), 1 / tokens, dtype=torch.float64)
+        return PreparedTokens(direction, spread, weight, torch.ones(3, tokens, dtype=torch.bool))
+
+    texts, videos = side(6), side(4)
+    head = ScoreHead(512, config, DistributionConfig())
+    expected = head.score(texts, videos)
+    actual = head.score(texts.to(torch.float32), videos.to(torch.float32)).double()
+    close(actual, expected, 1e-4 * max(1.0, expected.abs().max().item()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_a_head_in_half_precision_works(variant: str, dtype: torch.dtype) -> None:
+    case = make(variant, 1, (4, 2), (3, 1))
+    expected = case.scores().detach()
+    actual = score(case.head.to(dtype), case.texts.to(dtype), case.videos.to(dtype))
+    assert actual.dtype == torch.float32
+    close(actual.double(), expected, 0.1 * max(1.0, expected.abs().max().item()))
+
+
+def test_tokens_stored_in_half_precision_score_with_others() -> None:
+    case = make("prota", 2, (4, 2), (3, 1))
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    stored = videos.without_source().to(torch.float16)
+    actual = case.head.score(texts.to(torch.float32), stored)
+    close(actual.double(), case.scores().detach(), 1e-2)
+
+
+def test_tokens_of_another_kind_of_model_are_refused() -> None:
+    points, gaussians = make("dpa", 0, (2,), (2,)), make("prota", 0, (2,), (2,))
+    prepared = [case.head.prepare_texts(case.texts) for case in (points, gaussians)]
+    videos = [case.head.prepare_videos(case.videos) for case in (points, gaussians)]
+    with pytest.raises(ValueError, match=r"these tokens are Gaussians, but .*='cosine' compares points"):
+        points.head.score(prepared[0], videos[1])
+    with pytest.raises(ValueError, match=r"these tokens are points, but .*='squared' compares Gaussians"):
+        gaussians.head.explain(prepared[0], videos[1])
+
+
+def test_no_texts_or_no_videos_score_to_an_empty_matrix() -> None:
+    case = make("prota", 0, (2, 1), (2,))
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    assert case.head.score(texts[:0], videos).shape == (0, 1)
+    assert case.head.score(texts, videos[:0]).shape == (2, 0)
+
+
+def test_autocast_leaves_explanations_alone() -> None:
+    case = make("prota", 6, (3,), (4,))
+    head = case.head.float()
+    text, video = (
+        head.prepare_texts(case.texts.to(torch.float32)),
+        head.prepare_videos(case.videos.to(torch.float32)),
+    )
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        explanation = head.explain(text, video)
+    assert explanation.score == pytest.approx(head.score(text, video).item(), abs=1e-6)

@@ -1,0 +1,156 @@
+"""The commands as a user runs them: a whole path from files to a result, and every kind of mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import REPOSITORY
+
+
+def prota(*arguments: object, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"}
+    command = [sys.executable, "-m", "prota", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+
+
+def succeeds(*arguments: object) -> str:
+    result = prota(*arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def run(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert "finished 18 steps" in succeeds("train", world_config, "-o", folder, "--device", "cpu")
+    return folder
+
+
+def test_check_and_prepare(world_config: Path, tmp_path: Path) -> None:
+    table = succeeds("data", "check", world_config, "--json", tmp_path / "inventory.json", "--workers", 1)
+    assert "train" in table
+    inventory = json.loads((tmp_path / "inventory.json").read_text(encoding="utf-8"))
+    assert json.dumps(inventory).count('"total": 19') == 1
+    arguments = ("data", "prepare", world_config, "-s", f"data.cache={tmp_path / 'cache'}", "--workers", 2)
+    assert "32 decoded, 0 already there, 0 quarantined, 0 of 32 not found" in succeeds(*arguments)
+    assert "0 decoded, 32 already there" in succeeds(*arguments)
+
+
+def test_evaluate_writes_a_passport(run: Path) -> None:
+    output = succeeds("evaluate", run, "--device", "cpu", "--audit")
+    assert "best on validation" in output
+    assert "FAILED" not in output
+    assert output.count("passed") == 9
+    passport = json.loads((run / "results" / "test.json").read_text(encoding="utf-8"))
+    assert passport["queries"] == 14
+    assert passport["videos"] == 7
+    assert len(passport["split_hash"]) == 64
+    assert passport["checkpoint"]["rule"] == "best on validation"
+    assert passport["config"]["encoder"]["kind"] == "toy"
+    assert passport["missing"] == []
+
+
+def test_normalisation_is_named(run: Path, tmp_path: Path) -> None:
+    said = "query bank of 19 training captions"
+    assert said in succeeds("evaluate", run, "--normalisation", "qbnorm", "--device", "cpu")
+    passport = json.loads((run / "results" / "test-qbnorm.json").read_text(encoding="utf-8"))
+    assert said in passport["normalisation"]
+    np.save(tmp_path / "scores.npy", np.random.default_rng(0).random((5, 5)))
+    assert "dual softmax" in succeeds("evaluate", "--scores", tmp_path / "scores.npy", "--normalisation", "dsl")
+
+
+def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
+    """A model's own matrix gives the model's own metrics."""
+    matrix, result = tmp_path / "scores.npy", tmp_path / "result.json"
+    succeeds(
+        "evaluate", run, "--save-scores", matrix, "--device", "cpu", "--split", "val", "--json", tmp_path / "own.json"
+    )
+    targets = tmp_path / "targets.json"
+    targets.write_text(json.dumps([video for video in range(6) for _ in range(2)]))
+    succeeds("evaluate", "--scores", matrix, "--targets", targets, "--json", result)
+    ours, given = (json.loads(path.read_text(encoding="utf-8")) for path in (own, result))
+    assert ours["metrics"] == given["metrics"]
+    assert ours["intervals"] == given["intervals"]
+    assert given["checkpoint"] is None
+
+
+def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> None:
+    arguments = ("ablate", world_config, "-o", tmp_path, "--seeds", 2, "-s", "train.epochs=1", "--device", "cpu")
+    table = succeeds(*arguments, "--row", "lda", "--row", "prota")
+    assert "46.5" in table
+    results = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("result.json"))
+    assert results == [f"{row}/seed-{seed}/result.json" for row in ("lda", "prota") for seed in range(2)]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    assert succeeds(*arguments, "--row", "lda", "--row", "prota") == table
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+
+
+def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original + "gone,a clip that is not there,train\n", encoding="utf-8")
+    arguments = ("train", world_config, "-s", f"data.captions={captions}", "-s", "train.epochs=1", "--device", "cpu")
+    result = prota(*arguments, "-o", tmp_path / "run")
+    assert result.returncode == 1
+    assert "--allow-missing" in result.stderr
+    assert "gone" in result.stderr
+    succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["train", "nowhere.toml", "-o", "RUN"], 2, "cannot read the config file nowhere.toml"),
+        (["train", "CONFIG", "-o", "RUN", "-s", "score.xi=0"], 2, "score.xi = 0 is not allowed"),
+        (["train", "CONFIG", "-o", "RUN", "-s", "score.zeta=1"], 2, "score.zeta is not a setting"),
+        (["train", "CONFIG", "-o", "RUN", "-s", "data.captions=gone.csv"], 1, "gone.csv"),
+        (["train", "CONFIG", "-o", "RUN", "-s", "data.cache=gone"], 1, "gone"),
+        (["train", "CONFIG", "-o", "RUN", "--device", "abacus"], 1, "abacus"),
+        (["evaluate"], 2, "give either a CHECKPOINT or --scores"),
+        (["evaluate", "nowhere", "--device", "cpu"], 1, "nowhere"),
+        (["evaluate", "--scores", "gone.npy"], 1, "gone.npy"),
+        (["evaluate", "--scores", "WIDE"], 1, "not square"),
+        (["evaluate", "--scores", "TEXT"], 1, "is not a .npy file of plain numbers"),
+        (["evaluate", "--scores", "NAN"], 1, "NaN or infinity"),
+        (["evaluate", "--scores", "WIDE", "--audit"], 2, "they need a CHECKPOINT"),
+        (["ablate", "CONFIG", "-o", "RUN", "--row", "magic"], 1, "no row magic in main"),
+        (["data", "prepare", "CONFIG", "-s", "data.cache="], 2, "data.cache is not set"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, world_config: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros((3, 2)))
+    np.save(tmp_path / "nan.npy", np.full((2, 2), np.nan))
+    (tmp_path / "text.npy").write_text("not an array")
+    names = {
+        "CONFIG": world_config,
+        "RUN": tmp_path / "run",
+        "WIDE": tmp_path / "wide.npy",
+        "NAN": tmp_path / "nan.npy",
+        "TEXT": tmp_path / "text.npy",
+    }
+    result = prota(*(names.get(argument, argument) for argument in arguments), cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+    if "Usage" not in result.stderr:
+        assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, contextlib; sys.argv = ['prota', 'train', '--help']\n"
+        "from prota.cli import app\n"
+        "with contextlib.suppress(SystemExit):\n    app()\n"
+        "print('torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert "--set" in result.stdout
+    assert result.stdout.strip().endswith("False")

@@ -1,0 +1,146 @@
+"""Which pairs meet in a batch, which frames stand for a video, and reading ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prota.data.batches import ClipReader, ReadAhead, epoch_batches, open_cache
+from prota.data.splits import DataError, Item, Split
+from prota.experiment import Experiment
+from prota.frames.cache import CachePlan
+
+
+def split(*captions: int) -> Split:
+    items = [Item(f"v{n}", tuple(f"caption {k} of {n}" for k in range(count))) for n, count in enumerate(captions)]
+    return Split("train", tuple(items))
+
+
+@pytest.mark.parametrize("counts", [(3,) * 10, (1, 7, 2, 4, 1, 9, 3), (5,) * 4])
+def test_every_batch_has_distinct_videos_and_no_caption_twice(counts: tuple[int, ...]) -> None:
+    data = split(*counts)
+    for epoch in range(3):
+        batches = epoch_batches(data, 4, "all", 0, epoch)
+        pairs = [pair for batch in batches for pair in batch]
+        assert all(len({pair.video_id for pair in batch}) == 4 for batch in batches)
+        assert max(Counter(pairs).values()) == 1
+        assert set(pairs) <= {type(pairs[0])(video, caption) for video, caption in data.pairs}
+    if len(set(counts)) == 1:
+        # Equal numbers of captions: only what fills no batch is left over.
+        assert sum(counts) - len(pairs) < 4
+
+
+def test_one_caption_a_video_drawn_anew() -> None:
+    data = split(*(20,) * 8)
+    seen = set()
+    for epoch in range(5):
+        (first, second) = epoch_batches(data, 4, "one", 0, epoch)
+        assert {pair.video_id for pair in first + second} == set(data.video_ids)
+        seen |= set(first + second)
+    assert len(seen) > 20
+
+
+def test_batches_depend_on_seed_and_epoch_alone() -> None:
+    data = split(*(3,) * 9)
+    assert epoch_batches(data, 4, "all", 1, 2) == epoch_batches(data, 4, "all", 1, 2)
+    assert epoch_batches(data, 4, "all", 1, 2) != epoch_batches(data, 4, "all", 1, 3)
+    assert epoch_batches(data, 4, "all", 1, 2) != epoch_batches(data, 4, "all", 2, 2)
+
+
+def test_a_batch_larger_than_the_data_is_refused() -> None:
+    with pytest.raises(DataError, match=r"train\.batch_size=5 exceeds the 3 training videos"):
+        epoch_batches(split(9, 9, 9), 5, "all", 0, 0)
+
+
+class Numbers:
+    """Clips whose frames are their own numbers: video v3 has frames 300, 301 …"""
+
+    def __init__(self, plan: CachePlan, lengths: dict[str, int]) -> None:
+        self.plan, self.lengths = plan, lengths
+
+    def __contains__(self, video_id: object) -> bool:
+        return video_id in self.lengths
+
+    def frames(self, video_id: str) -> np.ndarray:
+        return (100 * int(video_id[1:]) + np.arange(self.lengths[video_id]))[:, None].astype(np.int64)
+
+
+def reader(lengths: dict[str, int], *overrides: str, jitter: int = 1) -> ClipReader:
+    settings = ["encoder.frames=4", f"data.cache_jitter={jitter}", *overrides]
+    experiment = Experiment.build("prota", "toy", settings)
+    items = Split("test", tuple(Item(name, ("x",)) for name in lengths))
+    return ClipReader(Numbers(CachePlan(4, jitter, 8), lengths), experiment, items)
+
+
+def rows(source: ClipReader, ids: list[str], epoch: int | None = None) -> list[list[int]]:
+    batch = source.read(ids, epoch)
+    return [frames[mask, 0].tolist() for frames, mask in zip(batch.frames, batch.mask, strict=True)]
+
+
+def test_tests_see_uniform_frames_and_short_clips_are_masked() -> None:
+    assert rows(reader({"v1": 4, "v2": 2}), ["v1", "v2"]) == [[100, 101, 102, 103], [200, 201]]
+    assert rows(reader({"v1": 12, "v2": 2}, jitter=3), ["v1", "v2"]) == [[101, 104, 107, 110], [200, 201]]
+
+
+def test_jitter_draws_one_frame_of_each_stretch() -> None:
+    source = reader({"v1": 12, "v2": 3}, "train.jitter=true", jitter=3)
+    drawn = [rows(source, ["v1"], epoch)[0] for epoch in range(40)]
+    assert all([(frame - 100) // 3 for frame in frames] == [0, 1, 2, 3] for frames in drawn)
+    assert {frame for frames in drawn for frame in frames} == set(range(100, 112))
+    assert rows(source, ["v2"], 0) == [[200, 201, 202]]
+    assert rows(source, ["v1"], 7) == rows(source, ["v1"], 7)
+
+
+def test_training_may_draw_fewer_frames() -> None:
+    source = reader({"v1": 4, "v2": 1}, "train.frames=2")
+    drawn = [rows(source, ["v1"], epoch)[0] for epoch in range(30)]
+    assert all(len(frames) == 2 and frames == sorted(frames) for frames in drawn)
+    assert len({tuple(frames) for frames in drawn}) == 6
+    assert rows(source, ["v1", "v2"]) == [[100, 101, 102, 103], [200]]
+
+
+def test_dilution_mixes_in_unrelated_videos_evenly() -> None:
+    lengths = {f"v{n}": 4 for n in range(1, 9)}
+    source = reader(lengths, "data.dilution=1")
+    for name in lengths:
+        (frames,) = rows(source, [name])
+        owners = Counter(frame // 100 for frame in frames)
+        assert len(frames) == 4
+        assert owners[int(name[1:])] == 2
+        assert len(owners) == 2
+        assert rows(source, [name]) == [frames]
+    with pytest.raises(DataError, match=r"data\.dilution=3 needs as many other videos; the split has 3 in all"):
+        reader({"v1": 4, "v2": 4, "v3": 4}, "data.dilution=3")
+
+
+def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
+    assert open_cache(Experiment.load(world_config)).plan == CachePlan(4, 1, 32)
+    with pytest.raises(DataError, match=r"data\.cache_size=64, but the frame cache .* was filled with 32; allowed: 32"):
+        open_cache(Experiment.load(world_config, ["data.cache_size=64"]))
+
+
+def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
+    assert list(ReadAhead(lambda n: n * n, 2, 6)) == [4, 9, 16, 25]
+
+    def fail(number: int) -> int:
+        if number == 2:
+            raise ValueError("number two")
+        return number
+
+    ahead = ReadAhead(fail, 0, 5)
+    seen = []
+    with pytest.raises(ValueError, match="number two"):
+        seen.extend(ahead)
+    ahead.close()
+
+
+def test_closing_stops_reading() -> None:
+    before = threading.active_count()
+    ahead = ReadAhead(lambda n: n, 0, 10_000)
+    assert next(iter(ahead)) == 0
+    ahead.close()
+    assert threading.active_count() == before

@@ -66,6 +66,9 @@ class EncoderConfig(Section):
     image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
     text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
     frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
+    logit_scale: float = Field(
+        14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
+    )
     temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
     temporal_heads: int = Field(8, ge=1, description="its attention heads")
     temporal_positions: int = Field(77, ge=1, description="the most frames its position table can number")

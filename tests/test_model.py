@@ -228,7 +228,8 @@ def test_the_toy_model_learns_eight_pairs_by_heart(preset: str) -> None:
     frames = torch.randint(0, 256, (8, 4, 3, 32, 32), dtype=torch.uint8)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     first = last = 0.0
-    for step in range(60):
+    # Long after all is learned, the KL term alone would go on widening the Gaussians.
+    for step in range(30):
         encoded = model.encode_text(texts), model.encode_video(frames)
         terms = prota_loss(model.score(*encoded), *encoded, model.logit_scale, model.config.loss)
         optimiser.zero_grad()

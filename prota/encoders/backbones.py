@@ -6,6 +6,7 @@ folders), `rebuild_towers` only builds the architecture from the record that a s
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, V
 __all__ = ["Towers", "load_towers", "rebuild_towers"]
 
 _CLIP_IMAGE = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
-_INITIAL_LOGIT_SCALE = 2.6592
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: 
         text=TextTower(clip.text_model, clip.text_projection),
         frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
         tokenizer=tokenizer,
-        logit_scale=clip.logit_scale.item(),
+        logit_scale=math.log(config.logit_scale) if config.kind == "toy" else clip.logit_scale.item(),
         record={"clip": clip.config.to_dict(), "image": asdict(image)},
     )
 
@@ -131,7 +131,7 @@ def _pair_towers(config: EncoderConfig, vision: Any, text: Any, tokenizer: Token
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
         frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special, True),
         tokenizer=tokenizer,
-        logit_scale=_INITIAL_LOGIT_SCALE,
+        logit_scale=math.log(config.logit_scale),
         record=record,
     )
 

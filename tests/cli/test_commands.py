@@ -68,10 +68,8 @@ def test_normalisation_is_named(run: Path, tmp_path: Path) -> None:
 
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     """A model's own matrix gives the model's own metrics."""
-    matrix, result = tmp_path / "scores.npy", tmp_path / "result.json"
-    succeeds(
-        "evaluate", run, "--save-scores", matrix, "--device", "cpu", "--split", "val", "--json", tmp_path / "own.json"
-    )
+    matrix, result, own = (tmp_path / name for name in ("scores.npy", "result.json", "own.json"))
+    succeeds("evaluate", run, "--save-scores", matrix, "--device", "cpu", "--split", "val", "--json", own)
     targets = tmp_path / "targets.json"
     targets.write_text(json.dumps([video for video in range(6) for _ in range(2)]))
     succeeds("evaluate", "--scores", matrix, "--targets", targets, "--json", result)

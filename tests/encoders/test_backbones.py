@@ -111,6 +111,11 @@ def test_pair_features_are_the_encoders_own(dinov2_folder: Path, bert_folder: Pa
         close(model.text_encoder(TEXTS).embeddings, model.text_encoder.tower.projection(words))
 
 
+def test_the_temperature_starts_where_it_is_told(dinov2_folder: Path, bert_folder: Path) -> None:
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder, "encoder.logit_scale=50"))
+    assert model.logit_scale.exp().item() == pytest.approx(50)
+
+
 def test_features_stand_for_pictures(dinov2_folder: Path, bert_folder: Path) -> None:
     model = ProTA.from_config(pair_config(dinov2_folder, bert_folder)).eval()
     frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)

@@ -14,7 +14,7 @@ from tests.conftest import REPOSITORY
 PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
-    {"presets", "settings"},
+    {"presets", "settings", "files"},
     {"types", "config"},
     {"experiment"},
     {"frames", "encoders", "kernels"},

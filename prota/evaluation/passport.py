@@ -9,7 +9,6 @@ import platform
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 import prota
+from prota.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,17 +128,10 @@ class Passport:
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
             raise PassportError(f"the result cannot be written as JSON: {error}") from None
-        staging = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with staging.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(staging, path)
+            write_atomically(path, text)
         except OSError as error:
-            with suppress(OSError):
-                staging.unlink()
             raise PassportError(f"{path} cannot be written ({error.strerror}): give another path") from None
 
     @classmethod

@@ -39,7 +39,7 @@ def find_checkpoint(path: Path) -> tuple[Path, str, int | None]:
     for which, rule in (("best", "best on validation"), ("last", "last")):
         folder = run.checkpoint(which)
         if folder is not None:
-            return folder, rule, int(folder.name.removeprefix("step-"))
+            return folder, rule, run.state(which).step
     raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from prota.files import publish, write_atomically
+
 __all__ = ["CacheError", "CachePlan", "Entry", "ShardWriter", "claim", "read_plan", "read_quarantine", "read_shards"]
 __all__ += ["refuse_foreign", "shard_problem", "tidy", "write_quarantine"]
 
@@ -58,25 +60,6 @@ class Entry:
     duration: float
     crc32: int
     source: Source
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    """The old content or the new, never a half, even after a power cut."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    _publish(temporary, path)
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    temporary.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _read_json(path: Path) -> Any:
@@ -148,7 +131,7 @@ def read_quarantine(folder: Path) -> dict[str, dict[str, Any]]:
 
 def write_quarantine(folder: Path, quarantine: dict[str, dict[str, Any]]) -> None:
     """Videos that failed: id → reason, source (size and mtime of the file then)."""
-    _write_atomically(folder / "quarantine.json", json.dumps(quarantine, indent=1, ensure_ascii=False))
+    write_atomically(folder / "quarantine.json", json.dumps(quarantine, indent=1, ensure_ascii=False))
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -163,7 +146,7 @@ def refuse_foreign(folder: Path) -> None:
 def claim(folder: Path, plan: CachePlan) -> None:
     """Make the folder a cache of this plan, or see that it is one."""
     if not (folder / "cache.json").exists():
-        _write_atomically(folder / "cache.json", json.dumps({"format": FORMAT, "plan": asdict(plan)}))
+        write_atomically(folder / "cache.json", json.dumps({"format": FORMAT, "plan": asdict(plan)}))
     there, asked = asdict(read_plan(folder)), asdict(plan)
     differing = [f"{name} = {there[name]}, not {asked[name]}" for name in asked if there[name] != asked[name]]
     if differing:
@@ -215,9 +198,9 @@ class ShardWriter:
                     file.write(array.data)
                 file.flush()
                 os.fsync(file.fileno())
-            _publish(temporary, self.folder / f"{name}.npy")
+            publish(temporary, self.folder / f"{name}.npy")
             index = json.dumps({"format": FORMAT, "shape": shape, "videos": self.videos})
-            _write_atomically(self.folder / f"{name}.json", index)
+            write_atomically(self.folder / f"{name}.json", index)
         except OSError as error:
             raise CacheError(f"{self.folder} cannot be written: {error.strerror}; what is complete is kept") from error
         self.number += 1

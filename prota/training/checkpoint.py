@@ -8,6 +8,7 @@ RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 
 from prota.experiment import Experiment
+from prota.files import publish, write_atomically
 from prota.model import ProTA
 from prota.settings import ConfigError
 
@@ -47,7 +49,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         record = self.path / _EXPERIMENT
         if not record.exists():
-            _write(record, experiment.to_toml())
+            write_atomically(record, experiment.to_toml())
             return
         before = self.experiment()
         if before != experiment:
@@ -83,24 +85,32 @@ class RunFolder:
 
     def save(self, model: ProTA, optimiser: torch.optim.Optimizer, state: TrainingState, best: bool) -> Path:
         """Write a checkpoint, then point to it, then remove those that nothing points to."""
-        name = f"step-{state.step:08d}"
+        # A step may be saved twice, after a resume; what the pointers name is never touched.
+        step = f"step-{state.step:08d}"
+        names = itertools.chain([step], (f"{step}.{number}" for number in itertools.count(1)))
+        name = next(name for name in names if not (self.path / name).exists())
         final, staging = self.path / name, self.path / f".{name}.saving"
         shutil.rmtree(staging, ignore_errors=True)
         model.save_pretrained(staging)
         torch.save(optimiser.state_dict(), staging / "optimiser.pt")
-        _write(staging / "state.json", json.dumps(asdict(state)))
-        _sync(staging)
-        if final.exists():
-            # The same step again, after a resume: what is there is the same, and may be pointed to already.
-            shutil.rmtree(staging)
-        else:
-            os.replace(staging, final)
+        write_atomically(staging / "state.json", json.dumps(asdict(state)))
+        for path in staging.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        publish(staging, final)
         pointers = self.pointers() | {"last": name} | ({"best": name} if best else {})
-        _write(self.path / _POINTERS, json.dumps(pointers))
-        for path in self.path.glob("step-*"):
+        write_atomically(self.path / _POINTERS, json.dumps(pointers))
+        for path in (*self.path.glob("step-*"), *self.path.glob(".step-*.saving")):
             if path.name not in pointers.values():
                 shutil.rmtree(path)
         return final
+
+    def state(self, which: str) -> TrainingState:
+        """Where the run stood at its ``last`` or ``best`` checkpoint."""
+        folder = self.checkpoint(which)
+        if folder is None:
+            raise ValueError(f"{self.path} has no {which} checkpoint")
+        return TrainingState(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
 
     def restore(self, model: ProTA, optimiser: torch.optim.Optimizer) -> TrainingState | None:
         """Continue from the last checkpoint, if there is one."""
@@ -112,7 +122,7 @@ class RunFolder:
             raise ValueError(f"{folder} holds a model of other settings: give another run folder, or the same settings")
         model.load_state_dict(saved.state_dict())
         optimiser.load_state_dict(torch.load(folder / "optimiser.pt", map_location="cpu", weights_only=True))
-        return TrainingState(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+        return self.state("last")
 
     def cut_log(self, step: int) -> None:
         """Forget what was logged after a step that is about to be repeated."""
@@ -127,22 +137,7 @@ class RunFolder:
                 continue
             if record["step"] <= step:
                 kept.append(line + "\n")
-        _write(self.log, "".join(kept))
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.writing")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        write_atomically(self.log, "".join(kept))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -1,0 +1,31 @@
+"""Files that are the old ones or the new ones, never a half, even after a power cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["publish", "write_atomically"]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file in one stroke."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a file or folder that is complete on disk its name, and make the name last."""
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,30 @@
+"""Writing in one stroke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prota.files import write_atomically
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    write_atomically(path, "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("prota.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_atomically(path, "a long first text")
+    write_atomically(path, "short")
+    assert path.read_text(encoding="utf-8") == "short"

@@ -1,0 +1,84 @@
+"""Checkpoints: whole or not there, last and best kept, the same step saved twice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from prota import Config, ProTA
+from prota.training.checkpoint import RunFolder, TrainingState
+
+
+def make(path: Path) -> tuple[RunFolder, ProTA, torch.optim.Optimizer]:
+    path.mkdir(exist_ok=True)
+    model = ProTA.from_config(Config.build("dpa", "toy"))
+    return RunFolder(path), model, torch.optim.AdamW(model.parameters())
+
+
+def folders(run: RunFolder) -> list[str]:
+    return sorted(path.name for path in run.path.iterdir() if path.is_dir())
+
+
+def test_last_and_best_are_kept_and_no_other(tmp_path: Path) -> None:
+    run, model, optimiser = make(tmp_path)
+    for step, best in ((1, False), (2, True), (3, False), (4, False)):
+        run.save(model, optimiser, TrainingState(step, 0), best)
+    assert folders(run) == ["step-00000002", "step-00000004"]
+    assert run.state("best").step == 2
+    assert run.state("last").step == 4
+
+
+def test_a_step_saved_again_replaces_what_was_known_of_it(tmp_path: Path) -> None:
+    """Stopped at the end of an epoch, resumed, validated: the same step, and now a best one."""
+    run, model, optimiser = make(tmp_path)
+    run.save(model, optimiser, TrainingState(5, epoch=0), best=False)
+    run.save(model, optimiser, TrainingState(5, epoch=1, best_value=40.0, best_step=5), best=True)
+    assert run.restore(model, optimiser) == TrainingState(5, 1, 40.0, 5)
+    assert len(folders(run)) == 1
+
+
+@pytest.mark.parametrize("moment", ["publish", "write_atomically", "shutil.rmtree"])
+def test_a_saving_that_ends_early_leaves_the_old_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    run, model, optimiser = make(tmp_path)
+    run.save(model, optimiser, TrainingState(1, 0), best=True)
+
+    def end(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        target = (
+            "prota.training.checkpoint.shutil.rmtree" if moment == "rmtree" else f"prota.training.checkpoint.{moment}"
+        )
+        patch.setattr(target, end)
+        with pytest.raises(KeyboardInterrupt):
+            run.save(model, optimiser, TrainingState(2, 0), best=True)
+    assert run.restore(model, optimiser) == TrainingState(1, 0)
+    run.save(model, optimiser, TrainingState(2, 0), best=True)
+    assert run.restore(model, optimiser) == TrainingState(2, 0)
+    assert len(folders(run)) == 1
+
+
+def test_half_a_line_of_log_is_dropped_and_later_steps_are_forgotten(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.log.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st', encoding="utf-8")
+    run.cut_log(2)
+    assert run.log.read_text(encoding="utf-8") == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
+    run, model, optimiser = make(tmp_path)
+    assert run.restore(model, optimiser) is None
+    with pytest.raises(ValueError, match="has no best checkpoint"):
+        run.state("best")
+    run.save(model, optimiser, TrainingState(1, 0), best=False)
+    other = ProTA.from_config(Config.build("lda", "toy"))
+    with pytest.raises(ValueError, match="holds a model of other settings"):
+        run.restore(other, torch.optim.AdamW(other.parameters()))
+    shutil.copy(__file__, tmp_path / "checkpoints.json")
+    with pytest.raises(ValueError, match=r"checkpoints\.json cannot be read"):
+        run.pointers()

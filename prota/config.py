@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
 
-from prota.presets import BACKBONES, PRESETS
+from prota.presets import BACKBONES, PRESETS, preset_fields
 from prota.settings import ConfigError, Section, merge, parse_override, table_row
 
 __all__ = [
@@ -250,14 +250,18 @@ class Config(Section):
     def from_toml(cls, text: str, overrides: Iterable[str] = (), preset: str | None = None) -> Self:
         """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon.
 
-        ``preset`` replaces the file's.
+        ``preset`` replaces the file's, and with it whatever the file itself says of the fields that presets set.
         """
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"not valid TOML: {error}") from None
         rows = {key: values.pop(key) for key in ("preset", "backbone") if key in values}
-        rows |= {"preset": preset} if preset else {}
+        if preset:
+            rows["preset"] = preset
+            for section, field in preset_fields():
+                if isinstance(values.get(section), dict):
+                    values[section].pop(field, None)
         return cls.build(**rows, overrides=overrides, values=values)
 
     @classmethod

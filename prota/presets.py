@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BACKBONES", "PRESETS"]
+__all__ = ["BACKBONES", "PRESETS", "preset_fields"]
 
 # The rows of the paper's ablation table, by its own names; then two rows of ours. Defaults are the row `prota`.
 _POINTS: dict[str, Any] = {"similarity": "cosine"}
@@ -41,3 +41,8 @@ BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
         "encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2, "temporal_heads": 4},
     },
 }
+
+
+def preset_fields() -> set[tuple[str, str]]:
+    """(section, field) of everything that some preset sets: what tells presets apart."""
+    return {(section, field) for row in PRESETS.values() for section, fields in row.items() for field in fields}

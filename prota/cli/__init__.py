@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -32,9 +33,19 @@ def main() -> None:
         _fail(str(error), 2)
     except (ValueError, OSError, RuntimeError) as error:
         # The project's own errors are ValueErrors and RuntimeErrors with a sentence; the first line says it all.
-        _fail(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__, 1)
+        if "PROTA_TRACEBACK" in os.environ:
+            raise
+        _fail(_first_line(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
+    except Exception as error:
+        if "PROTA_TRACEBACK" in os.environ:
+            raise
+        _fail(f"unexpected {type(error).__name__}: {_first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _fail(message: str, code: int) -> None:

@@ -24,7 +24,10 @@ def check(
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds a video may take")] = 60.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the inventory to this file")] = None,
 ) -> None:
-    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, without captions."""
+    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, without captions.
+
+    Exit code 1 where anything is wrong.
+    """
     from rich.console import Console
 
     from prota.data.benchmarks import load_benchmark
@@ -39,6 +42,8 @@ def check(
     Console().print(inventory.table())
     if json_file is not None:
         json_file.write_text(json.dumps(inventory.as_dict(), indent=2) + "\n", encoding="utf-8")
+    if not inventory.complete:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -60,9 +65,11 @@ def prepare(
             raise typer.BadParameter(f"data.{field} is not set: give the folder in {config} or with -s data.{field}=…")
     benchmark = load_benchmark(experiment.data)
     splits = [split for split in (benchmark.train, benchmark.val, benchmark.test) if split is not None]
-    found = find_videos(Path(experiment.data.videos), [video for split in splits for video in split.video_ids])
+    found = find_videos(
+        Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
+    )
     plan = CachePlan(experiment.encoder.frames, experiment.data.cache_jitter, experiment.data.cache_size)
-    folder = Path(experiment.data.cache)
+    folder = Path(experiment.data.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(
             folder,
@@ -75,12 +82,12 @@ def prepare(
                 p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
             ),
         )
-    problems = FrameCache.open(folder).verify()
     typer.echo(
         f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined, "
         f"{len(found.missing)} of {sum(map(len, splits))} not found in {experiment.data.videos}"
     )
     for video_id, reason in sorted(report.quarantined.items()):
         typer.echo(f"  quarantined {video_id}: {reason}")
+    problems = FrameCache.open(folder).verify()
     if problems:
         raise ValueError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")

@@ -72,7 +72,9 @@ def evaluate(
         )
     Console().print(passport.table())
     if json_file is None and (checkpoint / "checkpoints.json").exists():
-        json_file = checkpoint / "results" / f"{split}{'' if normalisation == 'none' else '-' + normalisation}.json"
+        parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
+        parts += [data.stem] if data is not None else []
+        json_file = checkpoint / "results" / f"{'-'.join(parts)}.json"
     if json_file is not None:
         passport.write(json_file)
         typer.echo(f"result: {json_file}")

@@ -31,10 +31,10 @@ def train(
 
     experiment = load_experiment(config, overrides)
     folder = RunFolder(run)
-    folder.claim(experiment)
     world = start_world(device)
     stop = StopRequest()
     try:
+        folder.claim(experiment, world)
         trainer = Trainer(experiment, folder, world, allow_missing)
         with Display(world.first, run) as display:
             result = trainer.fit(display, stop)
@@ -44,7 +44,7 @@ def train(
         return
     if result.finished:
         typer.echo(f"finished {result.steps} steps: {run}")
-        typer.echo(f"evaluate it with: prota evaluate {run} --data {config}")
+        typer.echo(f"evaluate it with: prota evaluate {run}")
     else:
         typer.echo(
             f"stopped at step {result.step} of {result.steps}, saved in {run}; the same command goes on from there"

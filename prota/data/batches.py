@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -48,7 +49,7 @@ class FrameBatch:
 
 def open_cache(experiment: Experiment) -> FrameCache:
     """The frame cache of an experiment; one that was filled for other settings is refused."""
-    cache = FrameCache.open(experiment.data.cache)
+    cache = FrameCache.open(Path(experiment.data.cache).expanduser())
     for name, cached, wanted in (
         ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
         ("data.cache_size", cache.plan.size, experiment.data.cache_size),

@@ -25,9 +25,9 @@ class Augmentation:
     """Which videos."""
 
     @classmethod
-    def draw(cls, config: TrainConfig, size: int, videos: int, step: int, rank: int) -> Augmentation:
-        """One crop for the batch on this rank, a mirror for each video; the same for the same step."""
-        generator = np.random.default_rng([config.seed, step, rank])
+    def draw(cls, config: TrainConfig, size: int, videos: int, step: int) -> Augmentation:
+        """One crop for the whole batch, a mirror for each video; the same for the same step, on however many ranks."""
+        generator = np.random.default_rng([config.seed, step])
         side = round(size * generator.uniform(config.crop, 1.0))
         top, left = generator.integers(size - side + 1, size=2)
         mirrored = generator.random(videos) < (0.5 if config.flip else 0.0)

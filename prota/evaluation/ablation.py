@@ -16,6 +16,8 @@ from prota.evaluation.paper import AblationRow, ablation_rows
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
 from prota.experiment import Experiment
+from prota.presets import preset_fields
+from prota.settings import ConfigError, parse_override
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
 from prota.training.train import FeatureClips, Reporter, Trainer
@@ -23,7 +25,7 @@ from prota.training.train import FeatureClips, Reporter, Trainer
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AblationResult", "run_table"]
+__all__ = ["AblationResult", "ablation_table", "row_experiment", "run_table"]
 
 TableName = Literal["main", "temperature", "kernels"]
 
@@ -64,24 +66,47 @@ def run_table(
             continue
         passports: list[Passport] = []
         for seed in range(seeds):
-            folder = out / _folder_name(row.name) / f"seed-{seed}"
-            if not (folder / "result.json").exists():
+            run = RunFolder(out / _folder_name(row.name) / f"seed-{seed}")
+            experiment = row_experiment(row, config, overrides, seed)
+            run.claim(experiment, world)
+            result = run.path / "result.json"
+            if not result.exists():
                 announce(f"{row.name}, seed {seed}")
-                experiment = Experiment.load(config, [*overrides, *row.overrides, f"train.seed={seed}"], row.preset)
-                run = RunFolder(folder)
-                run.claim(experiment)
                 trainer = Trainer(experiment, run, world, allow_missing, features)
                 features = trainer.features
                 if not trainer.fit(report, should_stop).finished:
                     return [*results, AblationResult(row, tuple(passports))] if passports else results
                 if world.first:
-                    system = SystemUnderTest.load(folder, None, world.device)
+                    system = SystemUnderTest.load(run.path, None, world.device)
                     passport, _ = Evaluation(system, "test", allow_missing).run("none", "captions")
-                    passport.write(folder / "result.json")
+                    passport.write(result)
                 world.barrier()
-            passports.append(Passport.read(folder / "result.json"))
+            run.release()
+            passports.append(Passport.read(result))
         results.append(AblationResult(row, tuple(passports)))
     return results
+
+
+def row_experiment(row: AblationRow, config: Path, overrides: list[str], seed: int) -> Experiment:
+    """A row's experiment: the file's data and training, the row's own head and loss.
+
+    What tells rows apart cannot be overridden for all of them; β and η can, for the rows that have them.
+    """
+    own = Experiment.build(row.preset)
+    kept = []
+    for override in overrides:
+        (section, fields), *_ = parse_override(override).items()
+        field = next(iter(fields), "") if isinstance(fields, dict) else ""
+        if (section, field) in (("loss", "beta"), ("loss", "eta")):
+            if getattr(own.loss, field) > 0:
+                kept.append(override)
+        elif (section, field) in preset_fields():
+            raise ConfigError(
+                f"{section}.{field} is what tells the rows of an ablation apart; allowed: to leave it to them"
+            )
+        else:
+            kept.append(override)
+    return Experiment.load(config, [*kept, *row.overrides, f"train.seed={seed}"], row.preset)
 
 
 def _folder_name(row: str) -> str:

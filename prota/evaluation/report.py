@@ -15,7 +15,7 @@ from torch import Tensor
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
-from prota.data.splits import Benchmark, Split
+from prota.data.splits import Benchmark, Split, examples
 from prota.evaluation.evaluate import Progress, autocast_for, encode_videos, score_split, score_texts
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
@@ -65,22 +65,28 @@ class SystemUnderTest:
     experiment: Experiment
     benchmark: Benchmark
     record: CheckpointRecord
+    trained_on: frozenset[str]
+    """Videos that the model was trained on, as far as it is a run that knows."""
 
     @classmethod
     def load(cls, checkpoint: Path, data: Experiment | None, device: torch.device) -> SystemUnderTest:
         """A checkpoint with its own data, or with those of another experiment; the model's settings are its own."""
         folder, rule, step = find_checkpoint(checkpoint)
         model = ProTA.from_pretrained(folder).to(device)
-        if data is None:
-            try:
-                data = RunFolder(checkpoint).experiment()
-            except ValueError:
-                raise ValueError(
-                    f"{checkpoint} is not a run that knows its data: say with --data CONFIG what to evaluate on"
-                ) from None
-        experiment = Experiment(**{**data.model_dump(), **model.config.model_dump()})
+        run, own = RunFolder(checkpoint), None
+        if run.is_run:
+            own = run.experiment()
+        if data is None and own is None:
+            raise ValueError(f"{checkpoint} is no run that knows its data: say with --data CONFIG what to evaluate on")
+        source = data or own
+        assert source is not None
+        sections = source.model_dump() | model.config.model_dump()
+        if own is not None:
+            sections["train"] = own.train.model_dump()
+        experiment = Experiment(**sections)
+        trained_on = frozenset(load_benchmark(own.data).split("train").video_ids) if own else frozenset()
         record = CheckpointRecord.of(folder, rule, step)
-        return cls(model, experiment, load_benchmark(experiment.data), record)
+        return cls(model, experiment, load_benchmark(experiment.data), record, trained_on)
 
 
 class Evaluation:
@@ -89,6 +95,12 @@ class Evaluation:
     def __init__(self, system: SystemUnderTest, split: str, allow_missing: int = 0) -> None:
         self.system = system
         wanted = system.benchmark.split(split)
+        seen = system.trained_on & set(wanted.video_ids)
+        if split != "train" and seen:
+            raise ValueError(
+                f"{len(seen)} of the {len(wanted)} {split} videos were trained on ({examples(sorted(seen))}): what is "
+                "measured on them says nothing; evaluate on another split"
+            )
         cache = open_cache(system.experiment)
         self.split, _ = require_complete(wanted, cache.ids, allow_missing)
         self.wanted = wanted
@@ -150,7 +162,7 @@ def _texts(split: Split) -> tuple[list[str], list[int]]:
 
 def _bank(benchmark: Benchmark) -> list[str]:
     """One caption of each training video, at most 10,000: queries that the test set knows nothing of."""
-    return [item.captions[0] for item in benchmark.split("train").items[:10_000]]
+    return [item.captions[0] for item in benchmark.split("train").items if item.captions][:10_000]
 
 
 def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
@@ -158,7 +170,13 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
 
     Without targets the matrix must be square, and text i belongs to video i.
     """
-    scores = torch.from_numpy(np.ascontiguousarray(_load_array(path))).float()
+    values = _load_array(path)
+    if not isinstance(values, np.ndarray) or not (
+        np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)
+    ):
+        raise ValueError(f"{path} is not a .npy file of plain numbers")
+    # In double precision: rounding would make ties that are not there.
+    scores = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
     if scores.dim() != 2:
         raise ValueError(f"{path} has shape {list(scores.shape)}; it must be a matrix [texts, videos]")
     if targets is None:
@@ -167,16 +185,17 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
                 f"{path} is {scores.shape[0]} x {scores.shape[1]}, not square: give --targets FILE, each text's video"
             )
         return scores, torch.arange(len(scores))
+    owners: Any
     if targets.suffix == ".json":
         try:
-            values: Any = np.asarray(json.loads(targets.read_text(encoding="utf-8")))
+            owners = np.asarray(json.loads(targets.read_text(encoding="utf-8")))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{targets} is not JSON: {error}") from None
     else:
-        values = _load_array(targets)
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        owners = _load_array(targets)
+    if not isinstance(owners, np.ndarray) or owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer):
         raise ValueError(f"{targets} must be a list of whole numbers, each text's video counted from 0")
-    return scores, torch.from_numpy(values.astype(np.int64))
+    return scores, torch.from_numpy(owners.astype(np.int64))
 
 
 def _load_array(path: Path) -> Any:

@@ -8,13 +8,14 @@ RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with 
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -22,6 +23,7 @@ from prota.experiment import Experiment
 from prota.files import publish, write_atomically
 from prota.model import ProTA
 from prota.settings import ConfigError
+from prota.training.distributed import World
 
 __all__ = ["RunFolder", "TrainingState"]
 
@@ -43,14 +45,23 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock: TextIO | None = None
 
-    def claim(self, experiment: Experiment) -> None:
-        """Make the folder, or continue the run that is in it if it has the same settings."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        record = self.path / _EXPERIMENT
-        if not record.exists():
-            write_atomically(record, experiment.to_toml())
-            return
+    def claim(self, experiment: Experiment, world: World | None = None) -> None:
+        """Make the folder, or continue the run that is in it if it has the same settings; one process at a time."""
+        if world is None or world.first:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = (self.path / "lock").open("w")
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process is training in {self.path}: wait for it, or give another --out"
+                ) from None
+            if not self.is_run:
+                write_atomically(self.path / _EXPERIMENT, experiment.to_toml())
+        if world is not None:
+            world.barrier()
         before = self.experiment()
         if before != experiment:
             changed = _differences(before.model_dump(), experiment.model_dump())
@@ -58,6 +69,17 @@ class RunFolder:
                 f"{self.path} is a run with other settings ({'; '.join(changed)}); allowed: the same settings to "
                 "continue it, or another --out folder"
             )
+
+    def release(self) -> None:
+        """Let other processes have the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a run was ever started here."""
+        return (self.path / _EXPERIMENT).exists()
 
     def experiment(self) -> Experiment:
         """What the run was asked for."""
@@ -75,7 +97,8 @@ class RunFolder:
             return {}
         except (OSError, json.JSONDecodeError) as error:
             raise ValueError(f"{self.path / _POINTERS} cannot be read: {error}") from None
-        assert isinstance(pointers, dict)
+        if not isinstance(pointers, dict):
+            raise ValueError(f"{self.path / _POINTERS} is not a list of checkpoints: restore it, or start another run")
         return pointers
 
     def checkpoint(self, which: str) -> Path | None:

@@ -68,8 +68,12 @@ def start_world(device: str = "auto") -> World:
     """The world that torchrun's environment variables describe; one process without them."""
     size, rank, local = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
     if device == "auto":
-        device = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        device = f"cuda:{local}"
     chosen = torch.device(device)
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {device}: torch sees {torch.cuda.device_count()} GPUs; allowed here: cpu")
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     if size > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -63,6 +64,7 @@ class FeatureClips:
 
     def __init__(self, model: ProTA, cache: Clips, video_ids: list[str], precision: str) -> None:
         self.plan: CachePlan = cache.plan
+        self.key = _fingerprint(model, cache)
         device, size = model.logit_scale.device, model.config.encoder.image_size
         autocast = autocast_for(device, precision)
         self._features: dict[str, Array] = {}
@@ -80,6 +82,14 @@ class FeatureClips:
 
     def frames(self, video_id: str) -> Array:
         return self._features[video_id]
+
+
+def _fingerprint(model: ProTA, cache: Clips) -> str:
+    """What features depend on: the tower's weights, the pictures' size and the cached frames."""
+    digest = hashlib.sha256(repr((cache.plan, model.config.encoder.image_size)).encode())
+    for name, value in model.video_encoder.tower.model.state_dict().items():
+        digest.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Trainer:
@@ -109,6 +119,9 @@ class Trainer:
         if benchmark.val is not None:
             self.val_split, missing_val = require_complete(benchmark.val, cache.ids, allow_missing)
             missing += missing_val
+        if benchmark.test is not None:
+            # Not to be read, only to be there: who trains for days should know now that testing will not work.
+            missing += require_complete(benchmark.test, cache.ids, allow_missing)[1]
         self.missing = missing
         self._set_up_torch()
         self.model = ProTA.from_config(experiment.model).to(world.device)
@@ -119,7 +132,7 @@ class Trainer:
         clips: Clips = cache
         self.features = features
         if not self.config.lr_vision and self.config.crop == 1 and not self.config.flip:
-            if self.features is None:
+            if self.features is None or self.features.key != _fingerprint(self.model, cache):
                 splits = [split for split in (self.train_split, self.val_split) if split is not None]
                 wanted = [video_id for split in splits for video_id in split.video_ids]
                 self.features = FeatureClips(self.model.eval(), cache, wanted, self.config.precision)
@@ -133,8 +146,6 @@ class Trainer:
             # What cuBLAS needs to be told before its first call.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(self.config.deterministic)
-        if self.world.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")
 
     def batches(self, epoch: int) -> list[list[Pair]]:
         config = self.config
@@ -164,6 +175,8 @@ class Trainer:
     @torch.no_grad()
     def _begin(self) -> TrainingState:
         """What is measured on the first training batches before a run starts."""
+        if not self.model.video_encoder.tower.standardised and self.experiment.score.bandwidth != "estimated":
+            return TrainingState(step=0, epoch=0)
         batches = self.batches(0)[:8]
         clips = [self.reader.read([pair.video_id for pair in batch]) for batch in batches]
         tower = self.model.video_encoder.tower
@@ -227,19 +240,25 @@ class Trainer:
                 if self.world.any(should_stop()):
                     # At the end of an epoch its validation is still due: the resumed run does it.
                     return state, True
-                every = self.config.checkpoint_steps
-                if every and state.step % every == 0 and state.step < sum(self.counts[: state.epoch + 1]):
+                if self._save_between(state):
                     self._save(state, best=False)
                 before = time.perf_counter()
         finally:
             ahead.close()
         return state, False
 
+    def _save_between(self, state: TrainingState) -> bool:
+        """Whether a checkpoint is due at this step that does not come with a validation anyway."""
+        every, ended = self.config.checkpoint_steps, state.step == sum(self.counts[: state.epoch + 1])
+        validated = (state.epoch + 1) % self.config.validate_epochs == 0 or state.epoch + 1 == self.config.epochs
+        return bool(every) and state.step % every == 0 and not (ended and validated)
+
     def _step(self, step: int, pairs: list[Pair], clips: FrameBatch) -> dict[str, Any]:
         config, world = self.config, self.world
         augmentation = None
         if config.crop < 1 or config.flip:
-            augmentation = Augmentation.draw(config, self.experiment.data.cache_size, len(pairs), step, world.rank)
+            whole = Augmentation.draw(config, self.experiment.data.cache_size, config.batch_size, step)
+            augmentation = replace(whole, mirrored=whole.mirrored[world.share(config.batch_size)])
         batch = StepInput(
             self.model.text_encoder.tokenize([pair.caption for pair in pairs]).to(world.device),
             self._pictures(clips, augmentation),
@@ -252,20 +271,21 @@ class Trainer:
         names = [field.name for field in fields(terms)]
         values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
         record = dict(zip(names, values, strict=True))
-        if not math.isfinite(record["total"]):
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm or math.inf))
+        if not math.isfinite(record["total"]) or not math.isfinite(norm):
+            finite = math.isfinite(record["total"])
+            what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
             shown = ", ".join(pair.video_id for pair in pairs[:8])
             raise NonFiniteLossError(
-                f"the loss is {record['total']} at step {step}; nothing of it was learned. Videos of the batch on rank "
+                f"the {what} at step {step}; nothing of it was learned. Videos of the batch on rank "
                 f"{world.rank}: {shown}{' …' if len(pairs) > 8 else ''}. Check them with `prota data check`, or lower "
                 "the learning rates"
             )
-        limit = config.clip_norm or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         self.optimiser.step()
         with torch.no_grad():
             self.model.logit_scale.clamp_(max=math.log(self.experiment.loss.max_logit_scale))
         rates = {f"lr/{name}": rate for name, rate in rates.items()}
-        return {"step": step + 1, **record, "gradient_norm": float(norm), **rates}
+        return {"step": step + 1, **record, "gradient_norm": norm, **rates}
 
     def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
         """Metrics on the validation split at the end of an epoch; whether it is the best so far."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prota import Config
+from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY
 
 
@@ -83,11 +85,30 @@ def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> 
     arguments = ("ablate", world_config, "-o", tmp_path, "--seeds", 2, "-s", "train.epochs=1", "--device", "cpu")
     table = succeeds(*arguments, "--row", "lda", "--row", "prota")
     assert "46.5" in table
+    for row in ("lda", "prota"):
+        trained, expected = RunFolder(tmp_path / row / "seed-1").experiment(), Config.build(row, "toy")
+        assert (trained.score, trained.loss) == (expected.score, expected.loss)
+        assert trained.train.seed == 1
     results = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("result.json"))
     assert results == [f"{row}/seed-{seed}/result.json" for row in ("lda", "prota") for seed in range(2)]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert succeeds(*arguments, "--row", "lda", "--row", "prota") == table
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+    changed = prota(*arguments, "--row", "lda", "-s", "train.lr_new=0.1")
+    assert changed.returncode == 2
+    assert "train.lr_new: 0.001 → 0.1" in changed.stderr
+    refused = prota(*arguments, "--row", "lda", "-s", "score.lambda_=50")
+    assert refused.returncode == 2
+    assert "score.lambda_ is what tells the rows of an ablation apart" in refused.stderr
+
+
+def test_what_was_trained_on_is_no_test(run: Path, world_config: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original.replace(",train", ",TEST").replace(",test", ",train").replace(",TEST", ",test"))
+    result = prota("evaluate", run, "--data", world_config, "-s", f"data.captions={captions}", "--device", "cpu")
+    assert result.returncode == 1
+    assert "19 of the 19 test videos were trained on" in result.stderr
 
 
 def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> None:
@@ -117,6 +138,8 @@ def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> N
         (["evaluate", "--scores", "WIDE"], 1, "not square"),
         (["evaluate", "--scores", "TEXT"], 1, "is not a .npy file of plain numbers"),
         (["evaluate", "--scores", "NAN"], 1, "NaN or infinity"),
+        (["evaluate", "--scores", "WORDS"], 1, "is not a .npy file of plain numbers"),
+        (["train", "CONFIG", "-o", "RUN", "--device", "cuda"], 1, "GPUs; allowed here: cpu"),
         (["evaluate", "--scores", "WIDE", "--audit"], 2, "they need a CHECKPOINT"),
         (["ablate", "CONFIG", "-o", "RUN", "--row", "magic"], 1, "no row magic in main"),
         (["data", "prepare", "CONFIG", "-s", "data.cache="], 2, "data.cache is not set"),
@@ -126,6 +149,7 @@ def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> N
 def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, world_config: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "wide.npy", np.zeros((3, 2)))
     np.save(tmp_path / "nan.npy", np.full((2, 2), np.nan))
+    np.save(tmp_path / "words.npy", np.array([["a"]]))
     (tmp_path / "text.npy").write_text("not an array")
     names = {
         "CONFIG": world_config,
@@ -133,6 +157,7 @@ def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, world
         "WIDE": tmp_path / "wide.npy",
         "NAN": tmp_path / "nan.npy",
         "TEXT": tmp_path / "text.npy",
+        "WORDS": tmp_path / "words.npy",
     }
     result = prota(*(names.get(argument, argument) for argument in arguments), cwd=tmp_path)
     assert result.returncode == code, result.stderr

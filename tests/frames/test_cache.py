@@ -99,11 +99,12 @@ def test_a_cache_holds_the_right_frames(videos: dict[str, Path], tmp_path: Path)
 WRITER = """
 import json, os, signal, sys
 from pathlib import Path
+from prota import files
 from prota.frames import cache, shards
 
 folder, videos, moment, when = sys.argv[1:]
 shards.SHARD_VIDEOS = 2
-publish, calls = shards._publish, 0
+publish, calls = files.publish, 0
 
 def killed(temporary, path):
     global calls
@@ -114,7 +115,7 @@ def killed(temporary, path):
     if calls == int(moment):
         os.kill(os.getpid(), signal.SIGKILL)
 
-shards._publish = killed
+files.publish = shards.publish = killed
 cache.fill_cache(folder, {id: Path(path) for id, path in json.loads(videos).items()}, cache.CachePlan(4, 3, 16), 2)
 """
 

@@ -51,6 +51,7 @@ def train(config: Path, run: Path, *overrides: str, stop_after: int | None = Non
         return steps == stop_after
 
     trainer.fit(should_stop=should_stop)
+    folder.release()
     return trainer
 
 
@@ -127,20 +128,23 @@ def test_ctrl_c_saves_and_says_how_to_go_on(world_config: Path, tmp_path: Path) 
     assert RunFolder(run).checkpoint("last") is not None
 
 
-def test_two_ranks_give_the_same_curve(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+def test_two_ranks_give_the_same_curve(world_config: Path, tmp_path: Path) -> None:
+    """With crops and mirrors too: what is done to a video does not depend on who does it."""
+    run, augmented = tmp_path / "run", ["train.crop=0.75", "train.flip=true"]
+    train(world_config, tmp_path / "alone", *augmented)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
         *("-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"),
+        *("-s", augmented[0], "-s", augmented[1]),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, capture_output=True, cwd=REPOSITORY)
-    ours, alone = curve(run), curve(uninterrupted)
+    ours, alone = curve(run), curve(tmp_path / "alone")
     assert len(ours) == len(alone)
     for two, one in zip(ours, alone, strict=True):
         # fp32 sums in another order; the curve is the same to its rounding.
         assert two == pytest.approx(one, rel=2e-4, abs=1e-6)
-    expected = weights(uninterrupted)
+    expected = weights(tmp_path / "alone")
     for name, value in weights(run).items():
         torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-3, msg=name)
 
@@ -197,6 +201,56 @@ def test_a_loss_that_is_no_number_stops_with_its_videos(world_config: Path, tmp_
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0; .* batch on rank 0: \w+-\w+"):
         trainer.fit()
     assert run.checkpoint("last") is None
+
+
+def test_a_gradient_that_is_no_number_is_not_learned(world_config: Path, tmp_path: Path) -> None:
+    experiment = Experiment.load(world_config, ["train.checkpoint_steps=1"])
+    run = RunFolder(tmp_path / "run")
+    run.claim(experiment)
+    trainer = Trainer(experiment, run, ALONE)
+    trainer.model.video_encoder.tower.projection.weight.register_hook(lambda gradient: gradient * float("nan"))
+    before = trainer.model.logit_scale.item()
+    with pytest.raises(NonFiniteLossError, match=r"the gradient's norm is nan at step 0"):
+        trainer.fit()
+    assert trainer.model.logit_scale.item() == before
+    assert run.checkpoint("last") is None
+
+
+def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tmp_path: Path) -> None:
+    saved = []
+    experiment = Experiment.load(world_config, ["train.checkpoint_steps=6", "train.validate_epochs=3"])
+    run = RunFolder(tmp_path / "run")
+    run.claim(experiment)
+    original = run.save
+
+    def save(model: Any, optimiser: Any, state: Any, best: bool) -> Path:
+        saved.append(state.step)
+        return original(model, optimiser, state, best)
+
+    run.save = save  # type: ignore[method-assign]
+        saved.append(state.step),
+        original(model, optimiser, state, best),
+    )[1]
+    Trainer(experiment, run, ALONE).fit()
+    assert saved == [6, 12, 18]
+
+
+def test_a_second_process_in_a_run_folder_is_refused(world_config: Path, tmp_path: Path) -> None:
+    experiment = Experiment.load(world_config)
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    first.claim(experiment)
+    with pytest.raises(ValueError, match="another process is training in"):
+        second.claim(experiment)
+    first.release()
+    second.claim(experiment)
+
+
+def test_missing_test_videos_are_refused_before_training(world_config: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original + "gone,a clip that is not there,test\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="--allow-missing"):
+        train(world_config, tmp_path / "run", f"data.captions={captions}")
 
 
 def test_other_settings_in_a_run_folder_are_refused(uninterrupted: Path, world_config: Path) -> None:

@@ -122,18 +122,26 @@ class PreparedTokens(_Batch):
 
     @staticmethod
     def cat(parts: Sequence[PreparedTokens]) -> PreparedTokens:
-        """Join batches, padding the token axis to the longest; sources are left out."""
+        """Join batches, padding the token axis to the longest; sources are kept only where a score needs them."""
         if not parts:
             raise ValueError("nothing to join: give at least one batch")
         length = max(part.mask.shape[1] for part in parts)
-        padded = [part.without_source().map(lambda tensor: pad_tokens(tensor, length)) for part in parts]
-        columns = {}
-        for name in ("direction", "spread", "weight", "mask"):
-            tensors = [getattr(part, name) for part in padded]
-            if any(tensor is None for tensor in tensors) != all(tensor is None for tensor in tensors):
-                raise ValueError(f"cannot join batches of which only some have {name}: they are of different models")
-            columns[name] = None if tensors[0] is None else torch.cat(tensors)
-        return PreparedTokens(**columns)  # type: ignore[arg-type]
+        slim = [part if part.weight is None else part.without_source() for part in parts]
+        joined = _join([part.map(lambda tensor: pad_tokens(tensor, length)) for part in slim])
+        assert isinstance(joined, PreparedTokens)
+        return joined
+
+
+def _join(parts: Sequence[_Batch]) -> _Batch:
+    """Batches of equal token axes, one behind the other."""
+    columns: dict[str, Any] = {}
+    for name in (field.name for field in fields(parts[0])):  # type: ignore[arg-type]
+        values = [getattr(part, name) for part in parts]
+        if any(value is None for value in values) != all(value is None for value in values):
+            raise ValueError(f"cannot join batches of which only some have {name}: they are of different models")
+        first = values[0]
+        columns[name] = None if first is None else _join(values) if isinstance(first, _Batch) else torch.cat(values)
+    return type(parts[0])(**columns)
 
 
 def pad_tokens(tensor: Tensor, length: int) -> Tensor:

@@ -32,6 +32,7 @@ class ScoredSplit:
     """[texts, videos] fp32, on the CPU."""
     video_of_text: Tensor
     """[texts]."""
+    videos: PreparedTokens
 
 
 def autocast_for(device: torch.device, precision: str) -> Callable[[], AbstractContextManager[object]]:
@@ -65,25 +66,7 @@ def encode_videos(
                 progress("videos", min(done * batch, len(video_ids)), len(video_ids))
     finally:
         ahead.close()
-    if parts[0].weight is None:
-        return _with_sources(parts)
     return PreparedTokens.cat(parts)
-
-
-def _with_sources(parts: list[PreparedTokens]) -> PreparedTokens:
-    """Joined, where a score needs the source too (bandwidth = batch): `PreparedTokens.cat` leaves it out."""
-    from prota.types import TokenGaussians, Tokens, pad_tokens
-
-    joined = PreparedTokens.cat(parts)
-    length = joined.mask.shape[1]
-    sources = [part.source.map(lambda tensor: pad_tokens(tensor, length)) for part in parts if part.source is not None]
-    first = sources[0]
-    if isinstance(first, TokenGaussians):
-        columns = [torch.cat([getattr(s, name) for s in sources]) for name in ("mean", "log_var", "mask")]
-        source: Tokens | TokenGaussians = TokenGaussians(*columns)
-    else:
-        source = Tokens(*(torch.cat([getattr(s, name) for s in sources]) for name in ("embeddings", "mask")))
-    return PreparedTokens(joined.direction, joined.spread, joined.weight, joined.mask, source)
 
 
 @torch.inference_mode()
@@ -121,4 +104,4 @@ def score_split(
     owners = [place for place, item in enumerate(split.items) for _ in item.captions]
     scores = score_texts(model, texts, videos, autocast, progress=progress)
     model.train(was_training)
-    return ScoredSplit(scores, torch.tensor(owners))
+    return ScoredSplit(scores, torch.tensor(owners), videos)

@@ -120,8 +120,7 @@ class Evaluation:
             name = "dual softmax over the test set (DSL)"
         elif normalisation == "qbnorm":
             bank = _bank(self.system.benchmark)
-            videos = encode_videos(self.system.model, self.reader, list(self.split.video_ids), self.autocast)
-            to_video = query_bank(scored.scores, score_texts(self.system.model, bank, videos, self.autocast))
+            to_video = query_bank(scored.scores, score_texts(self.system.model, bank, scored.videos, self.autocast))
             name = f"query bank of {len(bank)} training captions, text to video (QB-Norm)"
         metrics, intervals = summarise(to_video, to_text, scored.video_of_text, candidates)
         experiment = self.system.experiment

@@ -1,11 +1,13 @@
-"""Files that are the old ones or the new ones, never a half, even after a power cut."""
+"""Files that are the old ones or the new ones, never a half, even after a power cut; and locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ["publish", "write_atomically"]
+__all__ = ["hold", "publish", "write_atomically"]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -29,3 +31,14 @@ def publish(temporary: Path, path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def hold(path: Path) -> TextIO:
+    """A lock, held until the file is closed or the process ends, however; BlockingIOError where another has it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    return file

@@ -18,6 +18,7 @@ from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
 from prota.encoders.text import TextBatch
 from prota.scoring.score import ScoreHead
+from prota.settings import first_line
 from prota.types import Explanation, PreparedTokens
 
 __all__ = ["ModelFolderError", "ProTA"]
@@ -105,9 +106,9 @@ class ProTA(nn.Module):
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelFolderError(
-                f"{folder} does not hold a model that this version can build: {reason}; save or copy it again"
+                f"{folder} does not hold a model that this version can build: {first_line(error)}; "
+                "save or copy it again"
             ) from None
         _load_weights(model, folder / _WEIGHTS_FILE)
         return model.eval()
@@ -126,8 +127,9 @@ def _resolve(source: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", "*.safetensors", "*.model"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelFolderError(f"{source}: no such folder here, and not to be had from the hub: {reason}") from None
+        raise ModelFolderError(
+            f"{source}: no such folder here, and not to be had from the hub: {first_line(error)}"
+        ) from None
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -161,9 +163,7 @@ def _load_weights(model: ProTA, path: Path) -> None:
     except FileNotFoundError:
         raise ModelFolderError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
-        raise ModelFolderError(
-            f"{path} is damaged or cut short ({str(error).splitlines()[0]}); copy or save it again"
-        ) from None
+        raise ModelFolderError(f"{path} is damaged or cut short ({first_line(error)}); copy or save it again") from None
     own = model.state_dict()
     wrong = [f"{name} is missing" for name in own if name not in weights]
     wrong += [f"{name} is not part of the model" for name in weights if name not in own]

@@ -10,7 +10,7 @@ from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-__all__ = ["ConfigError", "Section", "merge", "parse_override", "table_row"]
+__all__ = ["ConfigError", "Section", "first_line", "merge", "parse_override", "table_row"]
 
 
 class ConfigError(ValueError):
@@ -19,6 +19,12 @@ class ConfigError(ValueError):
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
         self.sentences = sentences
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, for a message of one line."""
+    said = str(error).strip()
+    return said.splitlines()[0] if said else type(error).__name__
 
 
 class Section(BaseModel):

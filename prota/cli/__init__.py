@@ -8,7 +8,7 @@ import sys
 import typer
 
 from prota.cli import ablate, data, evaluate, train
-from prota.settings import ConfigError
+from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
 
@@ -35,17 +35,13 @@ def main() -> None:
         # The project's own errors are ValueErrors and RuntimeErrors with a sentence; the first line says it all.
         if "PROTA_TRACEBACK" in os.environ:
             raise
-        _fail(_first_line(error), 1)
+        _fail(first_line(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
     except Exception as error:
         if "PROTA_TRACEBACK" in os.environ:
             raise
-        _fail(f"unexpected {type(error).__name__}: {_first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        _fail(f"unexpected {type(error).__name__}: {first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
 
 
 def _fail(message: str, code: int) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prota.cli.options import ConfigFile, Overrides, Workers, load_experiment, progress
+from prota.cli.options import ConfigFile, Overrides, Timeout, Workers, cores, load_experiment, progress
 
 __all__ = ["app"]
 
@@ -21,7 +20,7 @@ def check(
     config: ConfigFile,
     overrides: Overrides = None,
     workers: Workers = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds a video may take")] = 60.0,
+    timeout: Timeout = 60.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the inventory to this file")] = None,
 ) -> None:
     """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, without captions.
@@ -37,7 +36,7 @@ def check(
     benchmark = load_benchmark(experiment.data)
     with progress("checking videos") as update:
         inventory = inspect(
-            benchmark, experiment.data, workers or os.cpu_count() or 1, timeout, lambda done, total: update(done, total)
+            benchmark, experiment.data, workers or cores(), timeout, lambda done, total: update(done, total)
         )
     Console().print(inventory.table())
     if json_file is not None:
@@ -51,7 +50,7 @@ def prepare(
     config: ConfigFile,
     overrides: Overrides = None,
     workers: Workers = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds a video may take")] = 60.0,
+    timeout: Timeout = 60.0,
     retry: Annotated[bool, typer.Option(help="try quarantined videos again")] = False,
 ) -> None:
     """Decode every video once into the frame cache; resumes where it was stopped."""
@@ -64,7 +63,7 @@ def prepare(
         if not getattr(experiment.data, field):
             raise typer.BadParameter(f"data.{field} is not set: give the folder in {config} or with -s data.{field}=…")
     benchmark = load_benchmark(experiment.data)
-    splits = [split for split in (benchmark.train, benchmark.val, benchmark.test) if split is not None]
+    splits = benchmark.splits
     found = find_videos(
         Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
     )
@@ -75,7 +74,7 @@ def prepare(
             folder,
             found.paths,
             plan,
-            workers or os.cpu_count() or 1,
+            workers or cores(),
             timeout,
             retry=retry,
             on_progress=lambda p: update(

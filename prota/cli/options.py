@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from prota.experiment import Experiment
 
-__all__ = ["AllowMissing", "ConfigFile", "Device", "Overrides", "Workers", "load_experiment", "progress"]
+__all__ = [
+    "AllowMissing",
+    "ConfigFile",
+    "Device",
+    "Overrides",
+    "Timeout",
+    "Workers",
+    "cores",
+    "load_experiment",
+    "progress",
+]
 
 ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
 Overrides = Annotated[
@@ -23,6 +34,7 @@ AllowMissing = Annotated[
     int, typer.Option(min=0, metavar="N", help="go on although up to N videos of a split are missing; recorded")
 ]
 Workers = Annotated[int, typer.Option(min=0, help="decoder processes; 0: one per core")]
+Timeout = Annotated[float, typer.Option(min=0.1, help="seconds a video may take")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
 
 
@@ -32,8 +44,12 @@ def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:
     return Experiment.load(path, overrides or ())
 
 
+def cores() -> int:
+    return os.cpu_count() or 1
+
+
 @contextmanager
-def progress(label: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+def progress(label: str) -> Iterator[Callable[..., None]]:
     """A bar with rate and time left on stderr; call what it gives with done=, total= and note=."""
     from rich.console import Console
     from rich.progress import (
@@ -53,10 +69,10 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None, note="")
 
-        def update(done: int, total: int, note: str = "", **fields: Any) -> None:
-            bar.update(task, completed=done, total=total, note=note, **fields)
+        def update(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, note=note)
 
         yield update

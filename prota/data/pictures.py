@@ -35,7 +35,9 @@ class Augmentation:
 
 
 def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = None) -> Tensor:
-    """uint8 [B, M, S, S, 3] → uint8 [B, M, 3, size, size]."""
+    """uint8 [B, M, S, S, 3] → uint8 [B, M, 3, size, size]; features [B, M, C] are past being pictures and stay."""
+    if frames.dim() == 3:
+        return frames
     pictures = frames.permute(0, 1, 4, 2, 3)
     if augmentation is not None:
         top, left, side = augmentation.top, augmentation.left, augmentation.side

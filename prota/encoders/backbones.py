@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from prota.config import ConfigError, EncoderConfig
+from prota.config import EncoderConfig
 from prota.encoders.text import HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
 from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
+from prota.settings import ConfigError, first_line
 
 __all__ = ["Towers", "load_towers", "rebuild_towers"]
 
@@ -58,9 +59,9 @@ def load_towers(config: EncoderConfig) -> Towers:
     except Exception as error:
         # Whatever transformers says about a folder that is missing, foreign or cut short.
         source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"encoder: cannot load {source}: {reason} (give a hub id that this machine can reach, or a local folder)"
+            f"encoder: cannot load {source}: {first_line(error)} "
+            "(give a hub id that this machine can reach, or a local folder)"
         ) from None
 
 

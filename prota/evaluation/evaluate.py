@@ -57,9 +57,7 @@ def encode_videos(
     parts, device = [], model.logit_scale.device
     try:
         for done, clips in enumerate(ahead, start=1):
-            frames = clips.frames.to(device)
-            if frames.dim() == 5:
-                frames = to_pictures(frames, model.config.encoder.image_size)
+            frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)
             with autocast():
                 parts.append(model.encode_video(frames, clips.mask))
             if progress:
@@ -99,8 +97,8 @@ def score_split(
     """Every caption of a split with every video of it."""
     was_training = model.training
     model.eval()
-    videos = encode_videos(model, reader, [item.video_id for item in split.items], autocast, progress=progress)
-    texts = [caption for item in split.items for caption in item.captions]
+    videos = encode_videos(model, reader, split.video_ids, autocast, progress=progress)
+    texts = [caption for _, caption in split.pairs]
     owners = [place for place, item in enumerate(split.items) for _ in item.captions]
     scores = score_texts(model, texts, videos, autocast, progress=progress)
     model.train(was_training)

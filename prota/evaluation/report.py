@@ -15,7 +15,7 @@ from torch import Tensor
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
-from prota.data.splits import Benchmark, Split, examples
+from prota.data.splits import Benchmark, examples
 from prota.evaluation.evaluate import Progress, autocast_for, encode_videos, score_split, score_texts
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
@@ -29,12 +29,13 @@ __all__ = ["Evaluation", "SystemUnderTest", "find_checkpoint", "matrix_result", 
 
 Candidates = Literal["captions", "videos"]
 Normalisation = Literal["none", "dsl", "qbnorm"]
+_DSL = "dual softmax over the test set (DSL)"
 
 
 def find_checkpoint(path: Path) -> tuple[Path, str, int | None]:
     """(model folder, rule, step): a run gives its best on validation, or its last where it had no validation."""
     run = RunFolder(path)
-    if not run.pointers():
+    if not run.is_run:
         return path, "as given", None
     for which, rule in (("best", "best on validation"), ("last", "last")):
         folder = run.checkpoint(which)
@@ -84,9 +85,11 @@ class SystemUnderTest:
         if own is not None:
             sections["train"] = own.train.model_dump()
         experiment = Experiment(**sections)
-        trained_on = frozenset(load_benchmark(own.data).split("train").video_ids) if own else frozenset()
-        record = CheckpointRecord.of(folder, rule, step)
-        return cls(model, experiment, load_benchmark(experiment.data), record, trained_on)
+        benchmark, trained_on = load_benchmark(experiment.data), frozenset[str]()
+        if own is not None:
+            trained = benchmark if own.data == experiment.data else load_benchmark(own.data)
+            trained_on = frozenset(trained.split("train").video_ids)
+        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step), trained_on)
 
 
 class Evaluation:
@@ -117,7 +120,7 @@ class Evaluation:
         name: str | None = None
         if normalisation == "dsl":
             to_video, to_text = dual_softmax(scored.scores)
-            name = "dual softmax over the test set (DSL)"
+            name = _DSL
         elif normalisation == "qbnorm":
             bank = _bank(self.system.benchmark)
             to_video = query_bank(scored.scores, score_texts(self.system.model, bank, scored.videos, self.autocast))
@@ -142,8 +145,8 @@ class Evaluation:
 
     def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
         """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time."""
-        texts, _ = _texts(self.split)
-        ids = list(self.split.video_ids)
+        texts = [caption for _, caption in self.split.pairs]
+        ids = self.split.video_ids
         self.system.model.eval()
 
         def score(rows: Sequence[int], columns: Sequence[int]) -> Tensor:
@@ -152,11 +155,6 @@ class Evaluation:
             return score_texts(self.system.model, [texts[row] for row in rows], videos, self.autocast)
 
         return score
-
-
-def _texts(split: Split) -> tuple[list[str], list[int]]:
-    pairs = [(caption, place) for place, item in enumerate(split.items) for caption in item.captions]
-    return [caption for caption, _ in pairs], [place for _, place in pairs]
 
 
 def _bank(benchmark: Benchmark) -> list[str]:
@@ -216,7 +214,7 @@ def matrix_result(scores: Tensor, targets: Tensor, source: str, candidates: Cand
         queries=scores.shape[0],
         videos=scores.shape[1],
         missing=(),
-        normalisation="dual softmax over the test set (DSL)" if dsl else None,
+        normalisation=_DSL if dsl else None,
         candidates=candidates,
         checkpoint=None,
         config={},

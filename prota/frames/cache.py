@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from prota.files import hold
 from prota.frames.decode import Backend, available_backend, decode_chosen
 from prota.frames.pool import DecodePool
 from prota.frames.sampling import uniform_indices
@@ -148,14 +148,12 @@ def _sole_writer(folder: Path) -> Iterator[None]:
     """Two writers would overwrite each other's shards. The lock goes with the process, however it ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "lock").open("a")
+        lock = hold(folder / "lock")
+    except BlockingIOError as error:
+        raise CacheError(f"another process is filling {folder}: wait for it or use another folder") from error
     except OSError as error:
         raise CacheError(f"{folder} cannot be written: {error.strerror}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CacheError(f"another process is filling {folder}: wait for it or use another folder") from error
+    with lock:
         yield
 
 

@@ -8,7 +8,6 @@ RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with 
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -20,7 +19,7 @@ from typing import Any, TextIO
 import torch
 
 from prota.experiment import Experiment
-from prota.files import publish, write_atomically
+from prota.files import hold, publish, write_atomically
 from prota.model import ProTA
 from prota.settings import ConfigError
 from prota.training.distributed import World
@@ -51,9 +50,8 @@ class RunFolder:
         """Make the folder, or continue the run that is in it if it has the same settings; one process at a time."""
         if world is None or world.first:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.path / "lock").open("w")
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = hold(self.path / "lock")
             except BlockingIOError:
                 raise ValueError(
                     f"another process is training in {self.path}: wait for it, or give another --out"

@@ -31,9 +31,6 @@ from prota.training.step import StepInput, backward_step, seed_for
 
 __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
 
-BEST_RULE = "best mean of R@1, R@5 and R@10 of both directions on validation"
-LAST_RULE = "last"
-
 
 class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the batch."""
@@ -167,7 +164,7 @@ class Trainer:
                 self._save(state, best=False)
                 return TrainingResult(False, state.step, self.steps, self.missing)
             state = replace(state, epoch=state.epoch + 1)
-            if state.epoch % self.config.validate_epochs == 0 or state.epoch == self.config.epochs:
+            if self._validates_after(state.epoch):
                 state, best = self._validate(state, report)
                 self._save(state, best)
         return TrainingResult(True, state.step, self.steps, self.missing)
@@ -204,8 +201,6 @@ class Trainer:
 
     def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
         frames = clips.frames.to(self.world.device, non_blocking=True)
-        if frames.dim() == 3:
-            return frames
         return to_pictures(frames, self.experiment.encoder.image_size, augmentation)
 
     def _epoch(
@@ -250,8 +245,10 @@ class Trainer:
     def _save_between(self, state: TrainingState) -> bool:
         """Whether a checkpoint is due at this step that does not come with a validation anyway."""
         every, ended = self.config.checkpoint_steps, state.step == sum(self.counts[: state.epoch + 1])
-        validated = (state.epoch + 1) % self.config.validate_epochs == 0 or state.epoch + 1 == self.config.epochs
-        return bool(every) and state.step % every == 0 and not (ended and validated)
+        return bool(every) and state.step % every == 0 and not (ended and self._validates_after(state.epoch + 1))
+
+    def _validates_after(self, epochs: int) -> bool:
+        return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs
 
     def _step(self, step: int, pairs: list[Pair], clips: FrameBatch) -> dict[str, Any]:
         config, world = self.config, self.world

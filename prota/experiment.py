@@ -34,6 +34,9 @@ class DataConfig(Section):
     cache_jitter: int = Field(
         1, ge=1, description="cached frames per sampled frame, an odd number: what train.jitter chooses from"
     )
+    max_seconds: float = Field(
+        0.0, ge=0, description="only the first so many seconds of a video are sampled; 0: all of it"
+    )
     dilution: int = Field(0, ge=0, description="unrelated videos mixed into each video, sharing its frames evenly")
 
     @model_validator(mode="after")
@@ -77,6 +80,13 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0, description="of everything random")
     deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
     validate_epochs: int = Field(1, ge=1, description="epochs between validations, each with a checkpoint")
+    ema: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the old in the moving average of the weights that is validated and saved (0.999, say); "
+        "0: the weights themselves",
+    )
     checkpoint_steps: int = Field(0, ge=0, description="also save a checkpoint every so many steps; 0: not between")
 
 

@@ -67,7 +67,8 @@ def prepare(
     found = find_videos(
         Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
     )
-    plan = CachePlan(experiment.encoder.frames, experiment.data.cache_jitter, experiment.data.cache_size)
+    settings = experiment.data
+    plan = CachePlan(experiment.encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds)
     folder = Path(experiment.data.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(

@@ -14,6 +14,8 @@ from prota.cli.options import AllowMissing, ConfigFile, Device, Overrides, load_
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from prota.training.checkpoint import TrainingState
+
 __all__ = ["Display", "StopRequest", "train"]
 
 
@@ -35,21 +37,28 @@ def train(
     stop = StopRequest()
     try:
         folder.claim(experiment, world)
-        trainer = Trainer(experiment, folder, world, allow_missing)
         with Display(world.first, run) as display:
-            result = trainer.fit(display, stop)
+            result = Trainer(experiment, folder, world, allow_missing, report=display).fit(display, stop)
     finally:
         world.close()
     if not world.first:
         return
     if result.finished:
         typer.echo(f"finished {result.steps} steps: {run}")
+        typer.echo(_chosen(result.state))
         typer.echo(f"evaluate it with: prota evaluate {run}")
     else:
         typer.echo(
-            f"stopped at step {result.step} of {result.steps}, saved in {run}; the same command goes on from there"
+            f"stopped at step {result.state.step} of {result.steps}, saved in {run}; "
+            "the same command goes on from there"
         )
         raise typer.Exit(130)
+
+
+def _chosen(state: TrainingState) -> str:
+    if state.best_step is None:
+        return "no validation: the last step is the one to evaluate"
+    return f"best on validation at step {state.best_step}: {state.best_value:.1f} (mean of R@1/5/10, both directions)"
 
 
 class StopRequest:
@@ -77,10 +86,16 @@ class Display:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.console = Console(stderr=True)
-        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
         self.bar: Progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not visible)
         self.board: Any = _tensorboard(run) if visible and run is not None else None
         self.task: Any = None
+        self.features: Any = None
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -90,6 +105,14 @@ class Display:
         self.bar.stop()
         if self.board is not None:
             self.board.close()
+
+    def computed(self, done: int, total: int) -> None:
+        if self.features is None:
+            self.features = self.bar.add_task("features of the frozen tower", note="videos")
+        self.bar.update(self.features, completed=done, total=total)
+        if done == total:
+            self.bar.remove_task(self.features)
+            self.features = None
 
     def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None:
         from rich.table import Table

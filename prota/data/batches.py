@@ -23,7 +23,8 @@ from prota.experiment import Experiment
 from prota.frames.cache import CachePlan, FrameCache
 from prota.frames.sampling import middle_indices
 
-__all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead", "epoch_batches", "open_cache"]
+__all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead"]
+__all__ += ["count_batches", "epoch_batches", "open_cache"]
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,7 @@ def open_cache(experiment: Experiment) -> FrameCache:
         ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
         ("data.cache_size", cache.plan.size, experiment.data.cache_size),
         ("data.cache_jitter", cache.plan.jitter, experiment.data.cache_jitter),
+        ("data.max_seconds", cache.plan.max_seconds, experiment.data.max_seconds),
     ):
         if cached != wanted:
             raise DataError(
@@ -68,43 +70,60 @@ def epoch_batches(split: Split, batch_size: int, captions: str, seed: int, epoch
 
     ``captions = all`` shows every caption once, ``one`` every video once with a caption drawn anew each epoch.
     """
+    counts, rounds = _rounds(split, batch_size, captions)
+    orders, batches = _draw(counts, rounds, batch_size, seed, epoch)
+    shown = [iter(order) for order in orders]
+    return [
+        [Pair(split.items[place].video_id, split.items[place].captions[next(shown[place])]) for place in batch]
+        for batch in batches
+    ]
+
+
+def count_batches(split: Split, batch_size: int, captions: str, seed: int, epoch: int) -> int:
+    """How many batches `epoch_batches` makes, without making them."""
+    counts, rounds = _rounds(split, batch_size, captions)
+    if rounds == 1:
+        return int(np.count_nonzero(counts)) // batch_size
+    # With several captions a video the number depends on the order: a batch has no room for a video twice.
+    return len(_draw(counts, rounds, batch_size, seed, epoch)[1])
+
+
+def _rounds(split: Split, batch_size: int, captions: str) -> tuple[Array, int]:
+    """How many captions each video has, and how often an epoch goes through the videos."""
     if len(split) < batch_size:
         raise DataError(
             f"train.batch_size={batch_size} exceeds the {len(split)} training videos, and a batch holds distinct ones; "
             f"allowed: up to {len(split)}"
         )
+    counts = np.array([len(item.captions) for item in split.items])
+    return counts, 1 if captions == "one" else int(counts.max())
+
+
+def _draw(counts: Array, rounds: int, size: int, seed: int, epoch: int) -> tuple[list[Array], list[Array]]:
+    """The order in which each video shows its captions, and batches of videos by their place in the split."""
     generator = np.random.default_rng([seed, epoch])
-    orders = [generator.permutation(len(item.captions)) for item in split.items]
-    rounds = 1 if captions == "one" else max(len(order) for order in orders)
-    batches: list[list[Pair]] = []
-    waiting: list[Pair] = []
+    orders = [generator.permutation(count) for count in counts]
+    batches: list[Array] = []
+    waiting = np.zeros(0, dtype=np.int64)
     for turn in range(rounds):
-        for index in generator.permutation(len(split)):
-            item = split.items[index]
-            if turn < len(item.captions):
-                waiting.append(Pair(item.video_id, item.captions[orders[index][turn]]))
-        waiting = _fill(batches, waiting, batch_size)
-    return batches
+        order = generator.permutation(len(counts))
+        waiting = _fill(batches, np.concatenate([waiting, order[counts[order] > turn]]), size)
+    return orders, batches
 
 
-def _fill(batches: list[list[Pair]], waiting: list[Pair], size: int) -> list[Pair]:
-    """Move pairs into batches of distinct videos; returns those that wait for the next round."""
-    while len(waiting) >= size:
-        batch: dict[str, Pair] = {}
-        later: list[Pair] = []
-        for place, pair in enumerate(waiting):
-            if pair.video_id in batch:
-                later.append(pair)
-                continue
-            batch[pair.video_id] = pair
-            if len(batch) == size:
-                later += waiting[place + 1 :]
-                break
-        if len(batch) < size:
-            break
-        batches.append(list(batch.values()))
-        waiting = later
-    return waiting
+def _fill(batches: list[Array], waiting: Array, size: int) -> Array:
+    """Move videos into batches in which each is once; returns those that wait for the next round."""
+    while True:
+        # Where each video waits for the first time.
+        first = np.sort(np.unique(waiting, return_index=True)[1])
+        if len(first) < size:
+            return waiting
+        if len(first) == len(waiting):
+            whole = len(waiting) // size * size
+            batches += np.split(waiting[:whole], whole // size)
+            return waiting[whole:]
+        batches.append(waiting[first[:size]])
+        waiting = np.delete(waiting, first[:size])
 
 
 class Clips(Protocol):

@@ -78,7 +78,8 @@ def rebuild_towers(config: EncoderConfig, record: dict[str, Any], folder: Path) 
     vision, text = (
         AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32) for side in ("vision", "text")
     )
-    return _pair_towers(config, vision, text, tokenizer, image)
+    # Models that were saved before the number was recorded are shown a picture again.
+    return _pair_towers(config, vision, text, tokenizer, image, record.get("special_tokens"))
 
 
 def _load_clip(config: EncoderConfig) -> Towers:
@@ -120,20 +121,28 @@ def _load_pair(config: EncoderConfig) -> Towers:
     return _pair_towers(config, vision, text, PretrainedTokenizer.from_pretrained(config.text), image)
 
 
-def _pair_towers(config: EncoderConfig, vision: Any, text: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
+def _pair_towers(
+    config: EncoderConfig,
+    vision: Any,
+    text: Any,
+    tokenizer: Tokenizer,
+    image: ImageFormat,
+    special: int | None = None,
+) -> Towers:
+    """``special``: the tokens that the vision encoder puts before its patches, where they have been counted."""
     record = {"vision": vision.config.to_dict(), "text": text.config.to_dict(), "image": asdict(image)}
     # Models of two towers (SigLIP's kind) give the one that is asked for.
     vision, text = getattr(vision, "vision_model", vision), getattr(text, "text_model", text)
     _check_text(tokenizer, text, config.text, config.text_length)
     _drop_unused(vision, text, config.frame_feature == "pooler")
-    special = _special_tokens(vision, config)
+    special = _special_tokens(vision, config) if special is None else special
     features = vision.config.hidden_size * (2 if config.frame_feature == "cls+mean" else 1)
     return Towers(
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
         frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special, True),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale),
-        record=record,
+        record=record | {"special_tokens": special},
     )
 
 

@@ -20,7 +20,8 @@ from prota.presets import preset_fields
 from prota.settings import ConfigError, parse_override
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
-from prota.training.train import FeatureClips, Reporter, Trainer
+from prota.training.features import FeatureClips
+from prota.training.train import Reporter, Trainer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,7 +73,7 @@ def run_table(
             result = run.path / "result.json"
             if not result.exists():
                 announce(f"{row.name}, seed {seed}")
-                trainer = Trainer(experiment, run, world, allow_missing, features)
+                trainer = Trainer(experiment, run, world, allow_missing, features, report)
                 features = trainer.features
                 if not trainer.fit(report, should_stop).finished:
                     return [*results, AblationResult(row, tuple(passports))] if passports else results

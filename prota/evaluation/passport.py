@@ -21,6 +21,7 @@ import prota
 from prota.files import write_atomically
 
 if TYPE_CHECKING:
+    import torch
     from rich.table import Table
 
 __all__ = ["CheckpointRecord", "Passport", "PassportError", "collect_environment", "fingerprint"]
@@ -54,20 +55,27 @@ class CheckpointRecord:
 
     path: str
     rule: str
-    """Such as "best on validation R@1", "last" or "as given"; the test set is never one."""
+    """Such as "best on validation at step 1200", "last" or "as given"; the test set is never one."""
     step: int | None
     """Training steps taken; None where the checkpoint does not say."""
     fingerprint: str
     """See `fingerprint`."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """Split → items that the model was trained or chosen without, by permission; empty where that is not known."""
 
     @classmethod
-    def of(cls, folder: str | Path, rule: str, step: int | None = None) -> CheckpointRecord:
+    def of(
+        cls, folder: str | Path, rule: str, step: int | None = None, missing: dict[str, int] | None = None
+    ) -> CheckpointRecord:
         """The record of the model saved in a folder."""
-        return cls(str(folder), rule, step, fingerprint(folder))
+        return cls(str(folder), rule, step, fingerprint(folder), missing or {})
 
 
-def collect_environment() -> dict[str, Any]:
-    """Library versions, hardware, git commit, time and command line; what is not to be had is None."""
+def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
+    """Library versions, hardware, git commit, time and command line; what is not to be had is None.
+
+    ``device`` is the one that a model ran on, None where none ran.
+    """
     commit, dirty = _git_state(Path(prota.__file__).resolve().parent.parent)
     return {
         "versions": {
@@ -75,7 +83,7 @@ def collect_environment() -> dict[str, Any]:
             "prota": prota.__version__,
             **{name: _version(name) for name in ("torch", "transformers", "numpy")},
         },
-        "hardware": _hardware(),
+        "hardware": _hardware(device),
         "commit": commit,
         "dirty": dirty,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -180,6 +188,9 @@ class Passport:
             remarks.append("video → text ranks videos by their best caption")
         if self.checkpoint:
             remarks.append(f"checkpoint: {self.checkpoint.rule}")
+            left_out = [f"{count} {split} items" for split, count in self.checkpoint.missing.items() if count]
+            if left_out:
+                remarks.append(f"trained without {' and '.join(left_out)} that were missing")
         return remarks
 
 
@@ -211,11 +222,15 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _hardware() -> dict[str, Any]:
-    import torch
+def _hardware(device: torch.device | None) -> dict[str, Any]:
+    """The machine, and the device that was used; a GPU that only stood by is not named."""
+    gpu = None
+    if device is not None and device.type == "cuda":
+        import torch
 
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"cpu": _cpu_model(), "cores": os.cpu_count(), "gpu": gpus[0] if gpus else None, "gpus": len(gpus)}
+        gpu = torch.cuda.get_device_name(device)
+    used = None if device is None else str(device)
+    return {"cpu": _cpu_model(), "cores": os.cpu_count(), "device": used, "gpu": gpu}
 
 
 def _cpu_model() -> str:

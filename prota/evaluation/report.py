@@ -20,10 +20,10 @@ from prota.evaluation.evaluate import Progress, autocast_for, encode_videos, sco
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
 from prota.evaluation.normalisation import dual_softmax, query_bank
-from prota.evaluation.passport import CheckpointRecord, Passport
+from prota.evaluation.passport import CheckpointRecord, Passport, collect_environment
 from prota.experiment import Experiment
 from prota.model import ProTA
-from prota.training.checkpoint import RunFolder
+from prota.training.checkpoint import RunFolder, TrainingState
 
 __all__ = ["Evaluation", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
 
@@ -32,15 +32,19 @@ Normalisation = Literal["none", "dsl", "qbnorm"]
 _DSL = "dual softmax over the test set (DSL)"
 
 
-def find_checkpoint(path: Path) -> tuple[Path, str, int | None]:
-    """(model folder, rule, step): a run gives its best on validation, or its last where it had no validation."""
+def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
+    """(model folder, rule, where its training stood): of a run its best on validation, or its last without one.
+
+    The folder of one checkpoint still knows its training; that of any other model does not.
+    """
     run = RunFolder(path)
     if not run.is_run:
-        return path, "as given", None
-    for which, rule in (("best", "best on validation"), ("last", "last")):
+        return path, "as given", TrainingState.read(path)
+    for which in ("best", "last"):
         folder = run.checkpoint(which)
         if folder is not None:
-            return folder, rule, run.state(which).step
+            state = run.state(which)
+            return folder, f"best on validation at step {state.best_step}" if which == "best" else which, state
     raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
 
 
@@ -72,7 +76,7 @@ class SystemUnderTest:
     @classmethod
     def load(cls, checkpoint: Path, data: Experiment | None, device: torch.device) -> SystemUnderTest:
         """A checkpoint with its own data, or with those of another experiment; the model's settings are its own."""
-        folder, rule, step = find_checkpoint(checkpoint)
+        folder, rule, state = find_checkpoint(checkpoint)
         model = ProTA.from_pretrained(folder).to(device)
         run, own = RunFolder(checkpoint), None
         if run.is_run:
@@ -89,7 +93,8 @@ class SystemUnderTest:
         if own is not None:
             trained = benchmark if own.data == experiment.data else load_benchmark(own.data)
             trained_on = frozenset(trained.split("train").video_ids)
-        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step), trained_on)
+        step, missing = (state.step, state.missing) if state else (None, None)
+        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing), trained_on)
 
 
 class Evaluation:
@@ -140,6 +145,7 @@ class Evaluation:
             checkpoint=self.system.record,
             config=experiment.model_dump(mode="json"),
             seed=experiment.train.seed,
+            environment=collect_environment(self.system.model.logit_scale.device),
         )
         return passport, scored.scores
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prota.files import hold
-from prota.frames.decode import Backend, available_backend, decode_chosen
+from prota.frames.decode import Backend, Timeline, available_backend, decode_chosen
 from prota.frames.pool import DecodePool
 from prota.frames.sampling import uniform_indices
 from prota.frames.shards import (
@@ -121,7 +121,7 @@ class FrameCache:
         return np.array(self._entry(video_id).times, dtype=np.float64)
 
     def duration(self, video_id: str) -> float:
-        """Length of the video, in seconds."""
+        """Length of the video, in seconds, also where only its beginning is sampled."""
         return self._entry(video_id).duration
 
     def _entry(self, video_id: str) -> Entry:
@@ -168,12 +168,14 @@ def _stat(path: Path) -> Source:
 def _decode_video(argument: tuple[str, CachePlan, Backend, int]) -> tuple[Pictures, list[float], float]:
     """A worker's job: the frames of one video, when they are shown, and how long it lasts."""
     path, plan, backend, threads = argument
+
+    def choose(timeline: Timeline) -> list[int]:
+        times, duration = timeline.times, timeline.duration
+        chosen: list[int] = uniform_indices(times, duration, plan.frames, plan.jitter, plan.max_seconds).tolist()
+        return chosen
+
     timeline, chosen, frames = decode_chosen(
-        path,
-        lambda timeline: uniform_indices(timeline.times, timeline.duration, plan.frames, plan.jitter).tolist(),
-        lambda frame: resize_crop(frame, plan.size),
-        backend,
-        threads,
+        path, choose, lambda frame: resize_crop(frame, plan.size), backend, threads
     )
     return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
 

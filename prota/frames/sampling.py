@@ -15,16 +15,25 @@ SAME_TIME = 1e-6
 
 
 def uniform_indices(
-    times: np.ndarray[Any, np.dtype[np.float64]], duration: float, count: int, jitter: int = 1
+    times: np.ndarray[Any, np.dtype[np.float64]],
+    duration: float,
+    count: int,
+    jitter: int = 1,
+    max_seconds: float = 0.0,
 ) -> Indices:
     """Frames shown at evenly spaced times: `count` stretches of equal length, `jitter` (odd) points in each.
 
     Point j of stretch i lies at (i + (j + ½) / jitter) / count · duration, so that the middle point of a stretch is the
     plain uniform choice. Ascending, [count · jitter]; a clip of at most `count` frames gives all its frames, once.
+    Of a clip that lasts longer than `max_seconds` only the beginning counts, as if it ended there; 0: all of it counts.
     """
     _check(count, jitter)
     if len(times) == 0:
         raise ValueError("a clip without frames has nothing to choose from")
+    if 0 < max_seconds < duration:
+        # A frame that is shown only when the time is up is not seen any more, however its stamp was rounded.
+        seen = int(np.searchsorted(times, max_seconds - SAME_TIME))
+        times, duration = times[: max(1, seen)], max_seconds
     if len(times) <= count:
         return np.arange(len(times))
     points = (np.arange(count * jitter) + 0.5) / (count * jitter) * duration

@@ -7,6 +7,7 @@ after everything it speaks of is on the disk: a shard exists when its index does
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -40,12 +41,16 @@ class CachePlan:
     frames: int
     jitter: int
     size: int
+    max_seconds: float = 0.0
+    """Only so much of the beginning of a video is sampled; 0: all of it."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.size < 1:
             raise ValueError(f"frames = {self.frames} and size = {self.size} must be 1 or more")
         if self.jitter < 1 or self.jitter % 2 == 0:
             raise ValueError(f"jitter = {self.jitter} is not allowed; allowed: odd numbers from 1")
+        if not 0 <= self.max_seconds < math.inf:
+            raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: seconds, or 0 for all")
 
 
 @dataclass(frozen=True)

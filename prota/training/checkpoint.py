@@ -3,7 +3,8 @@
 RUN/experiment.toml      what was asked for
 RUN/log.jsonl            one line a step, one an epoch
 RUN/checkpoints.json     {"last": "step-00000120", "best": …}; replaced atomically, names only finished folders
-RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with optimiser.pt and state.json
+RUN/step-00000120/       a model folder (`ProTA.from_pretrained` reads it) with optimiser.pt and state.json; with
+                         train.ema the model is the average, and weights.pt holds what training goes on with
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import itertools
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,12 +23,14 @@ import torch
 from prota.experiment import Experiment
 from prota.files import hold, publish, write_atomically
 from prota.model import ProTA
-from prota.settings import ConfigError
+from prota.settings import ConfigError, first_line
+from prota.training.averaging import WeightAverage
 from prota.training.distributed import World
 
 __all__ = ["RunFolder", "TrainingState"]
 
 _POINTERS, _EXPERIMENT = "checkpoints.json", "experiment.toml"
+_STATE, _OPTIMISER, _TRAINED = "state.json", "optimiser.pt", "weights.pt"
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,22 @@ class TrainingState:
     step: int
     epoch: int
     best_value: float | None = None
+    """Mean of R@1, R@5 and R@10 of both directions on validation, the highest so far."""
     best_step: int | None = None
+    """After which step that was."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """Split → items that were left out by permission; empty: not known, as in runs of before this was recorded."""
+
+    @classmethod
+    def read(cls, folder: Path) -> TrainingState | None:
+        """The state that was saved with a checkpoint; None for a folder without one."""
+        path = folder / _STATE
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not the state of a run: {first_line(error)}") from None
 
 
 class RunFolder:
@@ -104,7 +123,14 @@ class RunFolder:
         name = self.pointers().get(which)
         return self.path / name if name else None
 
-    def save(self, model: ProTA, optimiser: torch.optim.Optimizer, state: TrainingState, best: bool) -> Path:
+    def save(
+        self,
+        model: ProTA,
+        optimiser: torch.optim.Optimizer,
+        state: TrainingState,
+        best: bool,
+        average: WeightAverage | None = None,
+    ) -> Path:
         """Write a checkpoint, then point to it, then remove those that nothing points to."""
         # A step may be saved twice, after a resume; what the pointers name is never touched.
         step = f"step-{state.step:08d}"
@@ -112,9 +138,12 @@ class RunFolder:
         name = next(name for name in names if not (self.path / name).exists())
         final, staging = self.path / name, self.path / f".{name}.saving"
         shutil.rmtree(staging, ignore_errors=True)
-        model.save_pretrained(staging)
-        torch.save(optimiser.state_dict(), staging / "optimiser.pt")
-        write_atomically(staging / "state.json", json.dumps(asdict(state)))
+        with average.applied() if average else nullcontext():
+            model.save_pretrained(staging)
+        if average:
+            torch.save(average.trained(), staging / _TRAINED)
+        torch.save(optimiser.state_dict(), staging / _OPTIMISER)
+        write_atomically(staging / _STATE, json.dumps(asdict(state)))
         for path in staging.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -131,9 +160,14 @@ class RunFolder:
         folder = self.checkpoint(which)
         if folder is None:
             raise ValueError(f"{self.path} has no {which} checkpoint")
-        return TrainingState(**json.loads((folder / "state.json").read_text(encoding="utf-8")))
+        state = TrainingState.read(folder)
+        if state is None:
+            raise ValueError(f"{folder} has no {_STATE}: it is not whole; restore it, or start another run")
+        return state
 
-    def restore(self, model: ProTA, optimiser: torch.optim.Optimizer) -> TrainingState | None:
+    def restore(
+        self, model: ProTA, optimiser: torch.optim.Optimizer, average: WeightAverage | None = None
+    ) -> TrainingState | None:
         """Continue from the last checkpoint, if there is one."""
         folder = self.checkpoint("last")
         if folder is None:
@@ -142,7 +176,9 @@ class RunFolder:
         if saved.config != model.config:
             raise ValueError(f"{folder} holds a model of other settings: give another run folder, or the same settings")
         model.load_state_dict(saved.state_dict())
-        optimiser.load_state_dict(torch.load(folder / "optimiser.pt", map_location="cpu", weights_only=True))
+        if average:
+            average.restore(torch.load(folder / _TRAINED, map_location="cpu", weights_only=True))
+        optimiser.load_state_dict(torch.load(folder / _OPTIMISER, map_location="cpu", weights_only=True))
         return self.state("last")
 
     def cut_log(self, step: int) -> None:

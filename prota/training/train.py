@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
-from prota.data.batches import Array, ClipReader, Clips, FrameBatch, Pair, ReadAhead, epoch_batches, open_cache
+from prota.data.batches import (
+    ClipReader,
+    Clips,
+    FrameBatch,
+    Pair,
+    ReadAhead,
+    count_batches,
+    epoch_batches,
+    open_cache,
+)
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
 from prota.data.splits import Split
+from prota.encoders.text import TextBatch
 from prota.evaluation.evaluate import autocast_for, score_split
 from prota.evaluation.metrics import retrieval_metrics
 from prota.experiment import Experiment
-from prota.frames.cache import CachePlan
 from prota.model import ProTA
+from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder, TrainingState
 from prota.training.distributed import World, average_gradients
+from prota.training.features import FeatureClips, feature_key
 from prota.training.optim import describe_groups, make_optimiser, rate_factor, set_rates
 from prota.training.step import StepInput, backward_step, seed_for
 
@@ -39,6 +49,9 @@ class NonFiniteLossError(RuntimeError):
 class Reporter(Protocol):
     """Who is told about a run; every method is called on the first rank only."""
 
+    def computed(self, done: int, total: int) -> None:
+        """Of ``total`` videos, ``done`` have the features that a frozen tower makes of them; before `started`."""
+
     def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None: ...
 
     def stepped(self, record: dict[str, Any]) -> None: ...
@@ -51,42 +64,18 @@ class TrainingResult:
     """How a run ended."""
 
     finished: bool
-    step: int
     steps: int
-    missing: int
+    """Of the whole run."""
+    state: TrainingState
 
 
-class FeatureClips:
-    """Features of all cached frames, computed once: what a frozen vision tower makes of them never changes."""
+@dataclass(frozen=True)
+class _Batch:
+    """This process's share of a batch, as it is read ahead."""
 
-    def __init__(self, model: ProTA, cache: Clips, video_ids: list[str], precision: str) -> None:
-        self.plan: CachePlan = cache.plan
-        self.key = _fingerprint(model, cache)
-        device, size = model.logit_scale.device, model.config.encoder.image_size
-        autocast = autocast_for(device, precision)
-        self._features: dict[str, Array] = {}
-        for start in range(0, len(video_ids), 32):
-            some = video_ids[start : start + 32]
-            clips = [cache.frames(video_id) for video_id in some]
-            frames = torch.from_numpy(np.concatenate(clips))[None].to(device)
-            with torch.inference_mode(), autocast():
-                features = model.video_encoder.tower.features(to_pictures(frames, size)[0])
-            ends = np.cumsum([len(clip) for clip in clips])
-            self._features |= zip(some, np.split(features.float().cpu().numpy(), ends[:-1]), strict=True)
-
-    def __contains__(self, video_id: object) -> bool:
-        return video_id in self._features
-
-    def frames(self, video_id: str) -> Array:
-        return self._features[video_id]
-
-
-def _fingerprint(model: ProTA, cache: Clips) -> str:
-    """What features depend on: the tower's weights, the pictures' size and the cached frames."""
-    digest = hashlib.sha256(repr((cache.plan, model.config.encoder.image_size)).encode())
-    for name, value in model.video_encoder.tower.model.state_dict().items():
-        digest.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()
+    pairs: list[Pair]
+    text: TextBatch
+    clips: FrameBatch
 
 
 class Trainer:
@@ -99,8 +88,12 @@ class Trainer:
         world: World,
         allow_missing: int = 0,
         features: FeatureClips | None = None,
+        report: Reporter | None = None,
     ) -> None:
-        """``features`` are those of an earlier run with the same data and the same frozen tower."""
+        """``features`` are those of an earlier run with the same data and the same frozen tower.
+
+        ``report`` is told how far they are where they have to be computed; `fit` has a reporter of its own.
+        """
         self.experiment, self.run, self.world = experiment, run, world
         self.config = experiment.train
         if self.config.batch_size % world.size:
@@ -111,29 +104,23 @@ class Trainer:
         benchmark = load_benchmark(experiment.data)
         require_disjoint(benchmark)
         cache = open_cache(experiment)
-        self.train_split, missing = require_complete(benchmark.split("train"), cache.ids, allow_missing)
+        self.missing: dict[str, int] = {}
+        self.train_split, self.missing["train"] = require_complete(benchmark.split("train"), cache.ids, allow_missing)
         self.val_split: Split | None = None
         if benchmark.val is not None:
-            self.val_split, missing_val = require_complete(benchmark.val, cache.ids, allow_missing)
-            missing += missing_val
+            self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
         if benchmark.test is not None:
             # Not to be read, only to be there: who trains for days should know now that testing will not work.
-            missing += require_complete(benchmark.test, cache.ids, allow_missing)[1]
-        self.missing = missing
+            require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
         self.model = ProTA.from_config(experiment.model).to(world.device)
         self.optimiser = make_optimiser(self.model, self.config)
+        self.average = WeightAverage(self.model, self.config.ema) if self.config.ema else None
         self.autocast = autocast_for(world.device, self.config.precision)
-        self.counts = [len(self.batches(epoch)) for epoch in range(self.config.epochs)]
+        self.counts = [count_batches(*self._order(epoch)) for epoch in range(self.config.epochs)]
         self.steps = sum(self.counts)
-        clips: Clips = cache
         self.features = features
-        if not self.config.lr_vision and self.config.crop == 1 and not self.config.flip:
-            if self.features is None or self.features.key != _fingerprint(self.model, cache):
-                splits = [split for split in (self.train_split, self.val_split) if split is not None]
-                wanted = [video_id for split in splits for video_id in split.video_ids]
-                self.features = FeatureClips(self.model.eval(), cache, wanted, self.config.precision)
-            clips = self.features
+        clips = self._clips(cache, report)
         self.reader = ClipReader(clips, experiment, self.train_split)
         self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
 
@@ -144,13 +131,33 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(self.config.deterministic)
 
+    def _clips(self, cache: Clips, report: Reporter | None) -> Clips:
+        """What is read in training: frames, or the features of a tower that is shown the same ones every time."""
+        if self.config.lr_vision or self.config.crop < 1 or self.config.flip:
+            return cache
+        if self.features is None or self.features.key != feature_key(self.model, cache):
+            splits = [split for split in (self.train_split, self.val_split) if split is not None]
+            wanted = [video_id for split in splits for video_id in split.video_ids]
+            told = (report.computed,) if report and self.world.first else ()
+            self.features = FeatureClips(self.model.eval(), cache, wanted, self.config.precision, *told)
+        return self.features
+
+    def _order(self, epoch: int) -> tuple[Split, int, str, int, int]:
+        """What the batches of an epoch depend on."""
+        return self.train_split, self.config.batch_size, self.config.captions, self.config.seed, epoch
+
     def batches(self, epoch: int) -> list[list[Pair]]:
-        config = self.config
-        return epoch_batches(self.train_split, config.batch_size, config.captions, config.seed, epoch)
+        return epoch_batches(*self._order(epoch))
 
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
         """Train to the end, or until asked to stop; either way everything is saved."""
-        state = self.run.restore(self.model, self.optimiser) or self._begin()
+        state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
+        if state.missing not in ({}, self.missing):
+            raise ValueError(
+                f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
+                "it would not go on as it began; use the frame cache as it was, or another --out folder"
+            )
+        state = replace(state, missing=self.missing)
         if self.world.first:
             self.run.cut_log(state.step)
             if report:
@@ -162,12 +169,12 @@ class Trainer:
             state, stopped = self._epoch(state, report, should_stop)
             if stopped:
                 self._save(state, best=False)
-                return TrainingResult(False, state.step, self.steps, self.missing)
+                return TrainingResult(False, self.steps, state)
             state = replace(state, epoch=state.epoch + 1)
             if self._validates_after(state.epoch):
                 state, best = self._validate(state, report)
                 self._save(state, best)
-        return TrainingResult(True, state.step, self.steps, self.missing)
+        return TrainingResult(True, self.steps, state)
 
     @torch.no_grad()
     def _begin(self) -> TrainingState:
@@ -211,20 +218,22 @@ class Trainer:
         done = state.step - sum(self.counts[: state.epoch])
         share = self.world.share(self.config.batch_size)
 
-        def read(index: int) -> tuple[list[Pair], FrameBatch]:
+        def read(index: int) -> _Batch:
+            # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
             pairs = batches[index][share]
+            text = self.model.text_encoder.tokenize([pair.caption for pair in pairs])
             clips = self.reader.read([pair.video_id for pair in pairs], state.epoch)
             if self.world.device.type == "cuda":
                 clips = FrameBatch(clips.frames.pin_memory(), clips.mask.pin_memory())
-            return pairs, clips
+            return _Batch(pairs, text, clips)
 
         self.model.train()
         ahead = ReadAhead(read, done, len(batches))
         before = time.perf_counter()
         try:
-            for pairs, clips in ahead:
+            for batch in ahead:
                 waited = time.perf_counter() - before
-                record = self._step(state.step, pairs, clips)
+                record = self._step(state.step, batch)
                 state = replace(state, step=state.step + 1)
                 seconds = time.perf_counter() - before
                 record |= {"epoch": state.epoch, "seconds": seconds, "data_wait": waited / seconds}
@@ -250,16 +259,16 @@ class Trainer:
     def _validates_after(self, epochs: int) -> bool:
         return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs
 
-    def _step(self, step: int, pairs: list[Pair], clips: FrameBatch) -> dict[str, Any]:
+    def _step(self, step: int, read: _Batch) -> dict[str, Any]:
         config, world = self.config, self.world
         augmentation = None
         if config.crop < 1 or config.flip:
             whole = Augmentation.draw(config, self.experiment.data.cache_size, config.batch_size, step)
             augmentation = replace(whole, mirrored=whole.mirrored[world.share(config.batch_size)])
         batch = StepInput(
-            self.model.text_encoder.tokenize([pair.caption for pair in pairs]).to(world.device),
-            self._pictures(clips, augmentation),
-            clips.mask.to(world.device, non_blocking=True),
+            read.text.to(world.device),
+            self._pictures(read.clips, augmentation),
+            read.clips.mask.to(world.device, non_blocking=True),
         )
         rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
         self.optimiser.zero_grad(set_to_none=True)
@@ -272,15 +281,17 @@ class Trainer:
         if not math.isfinite(record["total"]) or not math.isfinite(norm):
             finite = math.isfinite(record["total"])
             what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
-            shown = ", ".join(pair.video_id for pair in pairs[:8])
+            shown = ", ".join(pair.video_id for pair in read.pairs[:8])
             raise NonFiniteLossError(
                 f"the {what} at step {step}; nothing of it was learned. Videos of the batch on rank "
-                f"{world.rank}: {shown}{' …' if len(pairs) > 8 else ''}. Check them with `prota data check`, or lower "
-                "the learning rates"
+                f"{world.rank}: {shown}{' …' if len(read.pairs) > 8 else ''}. Check them with `prota data check`, "
+                "or lower the learning rates"
             )
         self.optimiser.step()
         with torch.no_grad():
             self.model.logit_scale.clamp_(max=math.log(self.experiment.loss.max_logit_scale))
+        if self.average:
+            self.average.update(step + 1)
         rates = {f"lr/{name}": rate for name, rate in rates.items()}
         return {"step": step + 1, **record, "gradient_norm": norm, **rates}
 
@@ -290,7 +301,8 @@ class Trainer:
             return state, False
         value = 0.0
         if self.world.first:
-            scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
+            with self.average.applied() if self.average else nullcontext():
+                scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
             metrics = retrieval_metrics(scored.scores, scored.video_of_text)
             both = (metrics.text_to_video, metrics.video_to_text)
             value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
@@ -305,10 +317,14 @@ class Trainer:
 
     def _save(self, state: TrainingState, best: bool) -> None:
         if self.world.first:
-            self.run.save(self.model, self.optimiser, state, best)
+            self.run.save(self.model, self.optimiser, state, best, self.average)
         self.world.barrier()
 
     def _log(self, record: dict[str, Any]) -> None:
         if self.world.first:
             with self.run.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
+
+
+def _counted(missing: dict[str, int]) -> str:
+    return " and ".join(f"{count} {split} videos" for split, count in missing.items())

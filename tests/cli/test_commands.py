@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from prota import Config
+from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY
 
 
-def prota(*arguments: object, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"}
+def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"} | variables
     command = [sys.executable, "-m", "prota", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
 
@@ -31,7 +32,10 @@ def succeeds(*arguments: object) -> str:
 @pytest.fixture(scope="module")
 def run(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli") / "run"
-    assert "finished 18 steps" in succeeds("train", world_config, "-o", folder, "--device", "cpu")
+    said = succeeds("train", world_config, "-o", folder, "--device", "cpu")
+    assert "finished 18 steps" in said
+    best = RunFolder(folder).state("best")
+    assert f"best on validation at step {best.best_step}: {best.best_value:.1f}" in said
     return folder
 
 
@@ -54,7 +58,12 @@ def test_evaluate_writes_a_passport(run: Path) -> None:
     assert passport["queries"] == 14
     assert passport["videos"] == 7
     assert len(passport["split_hash"]) == 64
-    assert passport["checkpoint"]["rule"] == "best on validation"
+    best = RunFolder(run).state("best")
+    assert passport["checkpoint"]["rule"] == f"best on validation at step {best.best_step}"
+    assert passport["checkpoint"]["step"] == best.best_step
+    assert passport["checkpoint"]["missing"] == {"train": 0, "val": 0}
+    assert passport["environment"]["hardware"]["device"] == "cpu"
+    assert passport["environment"]["hardware"]["gpu"] is None
     assert passport["config"]["encoder"]["kind"] == "toy"
     assert passport["missing"] == []
 
@@ -114,13 +123,44 @@ def test_what_was_trained_on_is_no_test(run: Path, world_config: Path, tmp_path:
 def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> None:
     captions = tmp_path / "captions.csv"
     original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
-    captions.write_text(original + "gone,a clip that is not there,train\n", encoding="utf-8")
+    gone = "gone,a clip that is not there,train\nlost,another,val\nlost-too,a third,val\n"
+    captions.write_text(original + gone, encoding="utf-8")
     arguments = ("train", world_config, "-s", f"data.captions={captions}", "-s", "train.epochs=1", "--device", "cpu")
     result = prota(*arguments, "-o", tmp_path / "run")
     assert result.returncode == 1
     assert "--allow-missing" in result.stderr
     assert "gone" in result.stderr
-    succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 1)
+    succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 2)
+    # What the model was trained without is in the passport of the run, and of a checkpoint alone.
+    result, folder = tmp_path / "result.json", RunFolder(tmp_path / "run").checkpoint("best")
+    for evaluated in ([tmp_path / "run"], [folder, "--data", world_config]):
+        said = succeeds("evaluate", *evaluated, "--device", "cpu", "--json", result)
+        assert "trained without 1 train items and 2 val items that were missing" in said
+        passport = json.loads(result.read_text(encoding="utf-8"))
+        assert passport["checkpoint"]["missing"] == {"train": 1, "val": 2}
+        assert passport["checkpoint"]["step"] == 6
+        assert passport["missing"] == []
+
+
+def test_features_of_a_frozen_tower_show_their_progress(world_config: Path, tmp_path: Path) -> None:
+    arguments = ("train", world_config, "-s", "train.lr_vision=0", "-s", "train.epochs=1", "--device", "cpu")
+    result = prota(*arguments, "-o", tmp_path / "run", FORCE_COLOR="1")
+    assert result.returncode == 0, result.stderr
+    assert "features of the frozen tower" in result.stderr
+
+
+def test_prepare_and_train_on_the_first_seconds(world_config: Path, tmp_path: Path) -> None:
+    settings = ("-s", "data.max_seconds=0.8", "-s", f"data.cache={tmp_path / 'cache'}")
+    assert "32 decoded" in succeeds("data", "prepare", world_config, *settings, "--workers", 2)
+    cache = FrameCache.open(tmp_path / "cache")
+    assert cache.plan.max_seconds == 0.8
+    # Six frames, 0.2 s each: the first four are seen.
+    assert cache.times("red-left").tolist() == pytest.approx([0.0, 0.2, 0.4, 0.6])
+    arguments = ("train", world_config, "-s", "train.epochs=1", "--device", "cpu", "-o", tmp_path / "run")
+    assert "finished 6 steps" in succeeds(*arguments, *settings)
+    refused = prota("data", "prepare", world_config, *settings, "-s", "data.max_seconds=1")
+    assert refused.returncode == 1
+    assert "max_seconds = 0.8, not 1.0: use another folder" in refused.stderr
 
 
 @pytest.mark.parametrize(

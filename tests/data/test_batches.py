@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from prota.data.batches import ClipReader, ReadAhead, epoch_batches, open_cache
+from prota.data.batches import ClipReader, ReadAhead, count_batches, epoch_batches, open_cache
 from prota.data.splits import DataError, Item, Split
 from prota.experiment import Experiment
 from prota.frames.cache import CachePlan
+from tests.conftest import REPOSITORY
 
 
 def split(*captions: int) -> Split:
@@ -51,9 +54,50 @@ def test_batches_depend_on_seed_and_epoch_alone() -> None:
     assert epoch_batches(data, 4, "all", 1, 2) != epoch_batches(data, 4, "all", 2, 2)
 
 
+@given(
+    counts=st.lists(st.integers(0, 7), min_size=3, max_size=12).filter(any),
+    size=st.integers(2, 6),
+    captions=st.sampled_from(["all", "one"]),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_batches_are_counted_without_being_made(
+    counts: list[int], size: int, captions: str, seed: int, epoch: int
+) -> None:
+    data, size = split(*counts), min(size, len(counts))
+    batches = epoch_batches(data, size, captions, seed, epoch)
+    assert count_batches(data, size, captions, seed, epoch) == len(batches)
+    # As the plain rule has it: each batch takes the first of those who wait, no video twice.
+    assert [[(pair.video_id, pair.caption) for pair in batch] for batch in batches] == plain_batches(
+        data, size, captions, seed, epoch
+    )
+
+
+def plain_batches(data: Split, size: int, captions: str, seed: int, epoch: int) -> list[list[tuple[str, str]]]:
+    generator = np.random.default_rng([seed, epoch])
+    orders = [generator.permutation(len(item.captions)) for item in data.items]
+    batches, waiting = [], list[tuple[str, str]]()
+    for turn in range(1 if captions == "one" else max(map(len, orders))):
+        for place in generator.permutation(len(data)):
+            item = data.items[place]
+            if turn < len(item.captions):
+                waiting.append((item.video_id, item.captions[orders[place][turn]]))
+        while True:
+            batch: dict[str, tuple[str, str]] = {}
+            for pair in waiting:
+                if len(batch) < size:
+                    batch.setdefault(pair[0], pair)
+            if len(batch) < size:
+                break
+            batches.append(list(batch.values()))
+            waiting = [pair for pair in waiting if pair not in batch.values()]
+    return batches
+
+
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(DataError, match=r"train\.batch_size=5 exceeds the 3 training videos"):
-        epoch_batches(split(9, 9, 9), 5, "all", 0, 0)
+    for make in (epoch_batches, count_batches):
+        with pytest.raises(DataError, match=r"train\.batch_size=5 exceeds the 3 training videos"):
+            make(split(9, 9, 9), 5, "all", 0, 0)
 
 
 class Numbers:
@@ -121,6 +165,13 @@ def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
     assert open_cache(Experiment.load(world_config)).plan == CachePlan(4, 1, 32)
     with pytest.raises(DataError, match=r"data\.cache_size=64, but the frame cache .* was filled with 32; allowed: 32"):
         open_cache(Experiment.load(world_config, ["data.cache_size=64"]))
+    with pytest.raises(DataError, match=r"data\.max_seconds=30\.0, but the frame cache .* was filled with 0\.0"):
+        open_cache(Experiment.load(world_config, ["data.max_seconds=30"]))
+
+
+@pytest.mark.parametrize("name", ["didemo", "didemo-b16"])
+def test_didemo_ends_after_30_seconds(name: str) -> None:
+    assert Experiment.load(REPOSITORY / "configs" / f"{name}.toml").data.max_seconds == 30
 
 
 def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:

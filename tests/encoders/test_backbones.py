@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from prota import ConfigError, ProTA
+from prota.encoders import backbones
 from prota.encoders.backbones import load_towers
 from tests.tiny_models import clip_config, pair_config, write_vision
 
@@ -181,6 +182,31 @@ def test_pictures_of_another_size_than_the_encoders_own(tmp_path: Path, bert_fol
             hidden = theirs(pictures, **options).last_hidden_state
             expected = torch.cat([hidden[:, 0], hidden[:, special:].mean(dim=1)], dim=-1)
             close(tower.features(pictures), expected)
+
+
+def test_a_saved_pair_knows_its_special_tokens(
+    dinov2_folder: Path, bert_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A picture is shown to count them when a pair is put together, not each time it is loaded."""
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder)).eval()
+    model.save_pretrained(tmp_path)
+    record = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert record["towers"]["special_tokens"] == 1
+    pictures = torch.randn(2, 3, 28, 28)
+    shown = []
+    original = backbones._special_tokens
+    monkeypatch.setattr(backbones, "_special_tokens", lambda *given: (shown.append(given), original(*given))[1])
+    with torch.no_grad():
+        close(ProTA.from_pretrained(tmp_path).video_encoder.tower(pictures), model.video_encoder.tower(pictures))
+    assert not shown
+    # As it was saved before the number was recorded; saved again, it is.
+    del record["towers"]["special_tokens"]
+    (tmp_path / "config.json").write_text(json.dumps(record), encoding="utf-8")
+    old = ProTA.from_pretrained(tmp_path)
+    assert len(shown) == 1
+    with torch.no_grad():
+        close(old.video_encoder.tower(pictures), model.video_encoder.tower(pictures))
+    assert old.record["special_tokens"] == 1
 
 
 def test_padding_stands_behind_the_words(bert_folder: Path, dinov2_folder: Path, tmp_path: Path) -> None:

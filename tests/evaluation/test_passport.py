@@ -37,7 +37,9 @@ def example(**changes: Any) -> Passport:
         "missing": ("video7", "vidéo8"),
         "normalisation": None,
         "candidates": "captions",
-        "checkpoint": CheckpointRecord("runs/a/best", "best on validation R@1", 1200, "00ff"),
+        "checkpoint": CheckpointRecord(
+            "runs/a", "best on validation at step 1200", 1200, "00ff", {"train": 3, "val": 0}
+        ),
         "config": Config.build("prota", "toy").model_dump(),
         "seed": 3,
     }
@@ -63,6 +65,17 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert record["normalisation"] == "dual-softmax"
     assert record["checkpoint"] is None
     assert {"metrics", "split_hash", "missing", "config", "environment"} <= set(record)
+
+
+def test_a_record_from_before_missing_items_were_counted_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    example().write(path)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["checkpoint"]["missing"]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    checkpoint = Passport.read(path).checkpoint
+    assert checkpoint is not None
+    assert checkpoint.missing == {}
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,18 +157,20 @@ def test_the_environment_is_complete() -> None:
     assert found["versions"]["torch"] == torch.__version__
     assert found["hardware"]["cpu"]
     assert found["hardware"]["cores"] >= 1
-    assert (found["hardware"]["gpu"] is None) == (not torch.cuda.is_available())
+    assert (found["hardware"]["device"], found["hardware"]["gpu"]) == (None, None)
     assert abs((datetime.now(UTC) - datetime.fromisoformat(found["time"])).total_seconds()) < 60
     assert found["command"]
     assert found["commit"] is None or re.fullmatch(r"[0-9a-f]{40,64}", found["commit"])
     json.dumps(found)
 
 
-def test_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("device", "gpu"), [("cpu", None), ("cuda:0", "GPU 0"), ("cuda:1", "GPU 1")])
+def test_the_device_that_was_used_is_named(device: str, gpu: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two GPUs: one that only stood by is not named."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    hardware = collect_environment()["hardware"]
-    assert (hardware["gpu"], hardware["gpus"]) == ("GPU 0", 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    hardware = collect_environment(torch.device(device))["hardware"]
+    assert (hardware["device"], hardware["gpu"]) == (device, gpu)
 
 
 def test_a_library_that_is_not_there_has_no_version() -> None:
@@ -201,6 +216,7 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "model") == fingerprint(weights) == expected
     record = CheckpointRecord.of(tmp_path / "model", "last", 7)
     assert record == CheckpointRecord(str(tmp_path / "model"), "last", 7, expected)
+    assert CheckpointRecord.of(tmp_path / "model", "last", 7, {"train": 2}).missing == {"train": 2}
     with pytest.raises(PassportError, match="give the folder of a saved model"):
         fingerprint(tmp_path)
 
@@ -215,9 +231,12 @@ def test_the_table_shows_both_directions() -> None:
     for part in ("1,000 texts, 20 videos", "text → video", "video → text", "48.1", "45.0–51.2", "R@10", "mean rank"):
         assert part in text
     assert "2 items of the split are missing" in text
-    assert "best on validation R@1" in text
+    assert "best on validation at step 1200" in text
+    assert "trained without 3 train items that were missing" in text
     assert "normalised" not in text
-    special = printed(replace(passport, normalisation="query-bank", candidates="videos", missing=(), intervals={}))
+    complete = CheckpointRecord("runs/a", "last", 1200, "00ff", {"train": 0, "val": 0})
+    changes = {"normalisation": "query-bank", "candidates": "videos", "missing": (), "intervals": {}}
+    special = printed(replace(passport, checkpoint=complete, **changes))
     assert "normalised: query-bank" in special
     assert "best caption" in special
     assert "missing" not in special

@@ -17,7 +17,7 @@ import pytest
 
 from prota.frames import shards
 from prota.frames.cache import CacheError, CachePlan, FrameCache, Progress, fill_cache
-from prota.frames.decode import decode_frames
+from prota.frames.decode import Backend, decode_frames
 from prota.frames.sampling import middle_indices, uniform_indices
 from prota.frames.transforms import resize_crop
 from tests.conftest import REPOSITORY
@@ -147,6 +147,37 @@ def test_a_cache_made_with_opencv_is_the_same(videos: dict[str, Path], tmp_path:
     check(tmp_path, videos)
 
 
+@pytest.mark.parametrize("backend", ["pyav", "opencv"])
+def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Path, backend: Backend) -> None:
+    """With either decoder the same frames, those of a clip that ends there; shorter clips are as without a limit."""
+    if importlib.util.find_spec({"pyav": "av", "opencv": "cv2"}[backend]) is None:
+        pytest.skip(f"{backend} is not installed")
+    # 0.8 s at 25 frames a second: of v20 everything, of v22 and longer clips the first 20 frames.
+    plan = CachePlan(4, 3, 16, max_seconds=0.8)
+    fill_cache(tmp_path / "cache", good(videos), plan, workers=1, backend=backend)
+    cache = FrameCache.open(tmp_path / "cache")
+    assert cache.plan == plan
+    for id in cache.ids:
+        count = int(id[1:])
+        seen = min(count, 20)
+        chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4, 3)
+        _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: resize_crop(frame, 16))
+        np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
+        np.testing.assert_allclose(cache.times(id), chosen / 25)
+        assert cache.duration(id) == pytest.approx(count / 25)
+    with pytest.raises(CacheError, match=r"max_seconds = 0\.8, not 0\.0: use another folder"):
+        fill_cache(tmp_path / "cache", good(videos), PLAN, workers=1)
+
+
+def test_a_cache_from_before_the_limit_holds_whole_videos(videos: dict[str, Path], tmp_path: Path) -> None:
+    fill_cache(tmp_path, {"v30": videos["v30"]}, PLAN, workers=1)
+    record = json.loads((tmp_path / "cache.json").read_text(encoding="utf-8"))
+    del record["plan"]["max_seconds"]
+    (tmp_path / "cache.json").write_text(json.dumps(record), encoding="utf-8")
+    assert FrameCache.open(tmp_path).plan == PLAN
+    assert fill_cache(tmp_path, {"v30": videos["v30"]}, PLAN, workers=1).kept == 1
+
+
 def test_ctrl_c_keeps_what_was_decoded(videos: dict[str, Path], tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.done == 3:
@@ -249,7 +280,7 @@ def test_damage_is_found_and_mended(videos: dict[str, Path], tmp_path: Path, mon
     check(tmp_path, videos)
 
 
-@pytest.mark.parametrize("plan", [(0, 1, 8), (4, 2, 8), (4, 1, 0)])
+@pytest.mark.parametrize("plan", [(0, 1, 8), (4, 2, 8), (4, 1, 0), (4, 1, 8, -1.0), (4, 1, 8, float("nan"))])
 def test_bad_plans_are_refused(plan: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"must be 1 or more|is not allowed"):
         CachePlan(*plan)

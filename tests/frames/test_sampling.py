@@ -29,6 +29,33 @@ def test_variable_frame_rate_is_sampled_in_time_not_by_number() -> None:
     assert uniform_indices(times, 2.0, 4).tolist() == [2, 6, 9, 9]
 
 
+def test_only_the_first_seconds_are_sampled() -> None:
+    times = np.arange(100) / 10
+    # As if the clip ended there.
+    assert uniform_indices(times, 10.0, 5, max_seconds=5.0).tolist() == [5, 15, 25, 35, 45]
+    assert uniform_indices(times, 10.0, 5, 3, 5.0).tolist() == uniform_indices(times[:50], 5.0, 5, 3).tolist()
+    # The frame that is shown when the time is up is not seen, however its stamp was rounded.
+    for nudge in (-1e-9, 0, 1e-9):
+        assert uniform_indices(times + nudge, 10.0, 8, max_seconds=0.8).tolist() == list(range(8))
+        assert uniform_indices(times + nudge, 10.0, 9, max_seconds=0.8).tolist() == list(range(8))
+    assert uniform_indices(times, 10.0, 4, max_seconds=1e-9).tolist() == [0]
+
+
+@given(
+    gaps=st.lists(st.floats(0.001, 3.0), min_size=1, max_size=80),
+    count=st.integers(1, 16),
+    jitter=st.sampled_from([1, 3]),
+    max_seconds=st.floats(0.01, 100),
+)
+def test_a_limit_binds_longer_clips_alone(gaps: list[float], count: int, jitter: int, max_seconds: float) -> None:
+    times = np.concatenate([[0.0], np.cumsum(gaps)])
+    duration = float(times[-1] + 0.1)
+    chosen = uniform_indices(times, duration, count, jitter, max_seconds)
+    assert (times[chosen] < max_seconds).all()
+    if duration <= max_seconds:
+        assert chosen.tolist() == uniform_indices(times, duration, count, jitter).tolist()
+
+
 @pytest.mark.parametrize("available", [1, 2, 12])
 def test_a_short_clip_gives_all_its_frames_once(available: int) -> None:
     times = np.arange(available) / 5

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from prota import Config, ProTA
+from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder, TrainingState
 
 
@@ -61,6 +62,43 @@ def test_a_saving_that_ends_early_leaves_the_old_state(
     run.save(model, optimiser, TrainingState(2, 0), best=True)
     assert run.restore(model, optimiser) == TrainingState(2, 0)
     assert len(folders(run)) == 1
+
+
+def test_the_average_is_the_model_and_training_goes_on_beside_it(tmp_path: Path) -> None:
+    run, model, optimiser = make(tmp_path)
+    average = WeightAverage(model, 0.9)
+    with torch.no_grad():
+        model.logit_scale.add_(1.0)
+    average.update(1)
+    trained = model.logit_scale.item()
+    folder = run.save(model, optimiser, TrainingState(1, 0), best=True, average=average)
+    assert model.logit_scale.item() == trained
+    saved = ProTA.from_pretrained(folder)
+    assert trained - 1 < saved.logit_scale.item() < trained
+    _, other, its_optimiser = make(tmp_path)
+    its_average = WeightAverage(other, 0.9)
+    assert run.restore(other, its_optimiser, its_average) == TrainingState(1, 0)
+    assert other.logit_scale.item() == trained
+    with its_average.applied():
+        assert other.logit_scale.item() == saved.logit_scale.item()
+
+
+def test_a_state_is_read_from_its_folder(tmp_path: Path) -> None:
+    run, model, optimiser = make(tmp_path)
+    state = TrainingState(3, 1, 40.0, 2, {"train": 4, "val": 0})
+    folder = run.save(model, optimiser, state, best=False)
+    assert TrainingState.read(folder) == run.state("last") == state
+    assert TrainingState.read(tmp_path) is None
+    # As it was written before missing items were counted.
+    (folder / "state.json").write_text('{"step": 3, "epoch": 1, "best_value": 40.0, "best_step": 2}', encoding="utf-8")
+    assert run.state("last") == TrainingState(3, 1, 40.0, 2)
+    for damaged in ("{", '{"colour": 3}', "[]"):
+        (folder / "state.json").write_text(damaged, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"state\.json is not the state of a run"):
+            run.state("last")
+    (folder / "state.json").unlink()
+    with pytest.raises(ValueError, match=r"has no state\.json: it is not whole"):
+        run.state("last")
 
 
 def test_half_a_line_of_log_is_dropped_and_later_steps_are_forgotten(tmp_path: Path) -> None:

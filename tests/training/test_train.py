@@ -2,57 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
+from prota.encoders.text import HashTokenizer, TextBatch
+from prota.evaluation.report import find_checkpoint
 from prota.experiment import Experiment
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
 from prota.training.train import NonFiniteLossError, Trainer
 from tests.conftest import REPOSITORY
-
-ALONE = World(0, 1, torch.device("cpu"))
-TERMS = ("total", "contrastive_t2v", "contrastive_v2t", "kl", "margin", "text_log_var", "video_log_var", "temperature")
-
-
-def log(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-def curve(run: Path) -> list[tuple[float, ...]]:
-    return [tuple(record[name] for name in TERMS) for record in log(run) if "total" in record]
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    folder = RunFolder(run).checkpoint("last")
-    assert folder is not None
-    return load_file(folder / "model.safetensors")
-
-
-def train(config: Path, run: Path, *overrides: str, stop_after: int | None = None) -> Trainer:
-    experiment = Experiment.load(config, overrides)
-    folder = RunFolder(run)
-    folder.claim(experiment)
-    trainer = Trainer(experiment, folder, ALONE)
-    steps = 0
-
-    def should_stop() -> bool:
-        nonlocal steps
-        steps += 1
-        return steps == stop_after
-
-    trainer.fit(should_stop=should_stop)
-    folder.release()
-    return trainer
+from tests.training.runs import ALONE, TERMS, curve, log, train, trained, weights
 
 
 @pytest.fixture(scope="module")
@@ -129,13 +98,13 @@ def test_ctrl_c_saves_and_says_how_to_go_on(world_config: Path, tmp_path: Path) 
 
 
 def test_two_ranks_give_the_same_curve(world_config: Path, tmp_path: Path) -> None:
-    """With crops and mirrors too: what is done to a video does not depend on who does it."""
-    run, augmented = tmp_path / "run", ["train.crop=0.75", "train.flip=true"]
+    """With crops, mirrors and an average too: what is done to a video does not depend on who does it."""
+    run, augmented = tmp_path / "run", ["train.crop=0.75", "train.flip=true", "train.ema=0.9"]
     train(world_config, tmp_path / "alone", *augmented)
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
         *("-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"),
-        *("-s", augmented[0], "-s", augmented[1]),
+        *(part for override in augmented for part in ("-s", override)),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run(command, env=environment, check=True, capture_output=True, cwd=REPOSITORY)
@@ -144,9 +113,10 @@ def test_two_ranks_give_the_same_curve(world_config: Path, tmp_path: Path) -> No
     for two, one in zip(ours, alone, strict=True):
         # fp32 sums in another order; the curve is the same to its rounding.
         assert two == pytest.approx(one, rel=2e-4, abs=1e-6)
-    expected = weights(tmp_path / "alone")
-    for name, value in weights(run).items():
-        torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-3, msg=name)
+    for read in (weights, trained):
+        expected = read(tmp_path / "alone")
+        for name, value in read(run).items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-3, msg=name)
 
 
 def test_micro_batches_give_the_same_curve(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
@@ -223,9 +193,9 @@ def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tm
     run.claim(experiment)
     original = run.save
 
-    def save(model: Any, optimiser: Any, state: Any, best: bool) -> Path:
+    def save(model: Any, optimiser: Any, state: Any, *others: Any) -> Path:
         saved.append(state.step)
-        return original(model, optimiser, state, best)
+        return original(model, optimiser, state, *others)
 
     run.save = save  # type: ignore[method-assign]
     Trainer(experiment, run, ALONE).fit()
@@ -248,6 +218,78 @@ def test_missing_test_videos_are_refused_before_training(world_config: Path, tmp
     captions.write_text(original + "gone,a clip that is not there,test\n", encoding="utf-8")
     with pytest.raises(ValueError, match="--allow-missing"):
         train(world_config, tmp_path / "run", f"data.captions={captions}")
+
+
+def test_what_is_missing_is_recorded_and_must_stay_missing(world_config: Path, tmp_path: Path) -> None:
+    """A run that finds other videos when it goes on would have other batches: it is refused."""
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original + "gone,not there,train\nlost,not there either,val\n", encoding="utf-8")
+    run, settings = tmp_path / "run", (f"data.captions={captions}", "train.epochs=1")
+    train(world_config, run, *settings, stop_after=2, allow_missing=1)
+    assert RunFolder(run).state("last").missing == {"train": 1, "val": 1}
+    captions.write_text(original + "lost,not there either,val\n", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"began without 1 train videos and 1 val videos, now 0 train videos and 1 val"
+    ):
+        train(world_config, run, *settings, allow_missing=1)
+    captions.write_text(original + "gone,not there,train\nlost,not there either,val\n", encoding="utf-8")
+    train(world_config, run, *settings, allow_missing=1)
+    assert RunFolder(run).state("best").missing == {"train": 1, "val": 1}
+
+
+def test_texts_are_tokenised_by_the_thread_that_reads(world_config: Path, tmp_path: Path) -> None:
+    """So that the time is spent beside the step, and counted as waiting where it is not."""
+    experiment = Experiment.load(world_config, ["train.epochs=1"])
+    run = RunFolder(tmp_path / "run")
+    run.claim(experiment)
+    trainer = Trainer(experiment, run, ALONE)
+    tokenizer, threads = trainer.model.text_encoder.tokenizer, list[tuple[int, bool]]()
+
+    class Watched(HashTokenizer):
+        def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
+            threads.append((len(texts), threading.current_thread() is threading.main_thread()))
+            return super().__call__(texts, length)
+
+    trainer.model.text_encoder.tokenizer = Watched(tokenizer.size)
+    trainer.fit()
+    # Six batches of six beside the steps; then the twelve captions of validation, with no step to wait.
+    assert threads == [(6, False)] * 6 + [(12, True)]
+
+
+class Told:
+    """A reporter that takes down how far the features are."""
+
+    def __init__(self) -> None:
+        self.features: list[tuple[int, int]] = []
+
+    def computed(self, done: int, total: int) -> None:
+        self.features.append((done, total))
+
+    def started(self, *_: object) -> None: ...
+
+    def stepped(self, record: dict[str, Any]) -> None: ...
+
+    def validated(self, record: dict[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(("rank", "told"), [(0, [(0, 25), (25, 25)]), (1, [])])
+def test_features_are_reported_by_the_first_rank_alone(
+    rank: int, told: list[tuple[int, int]], world_config: Path, tmp_path: Path
+) -> None:
+    experiment, report = Experiment.load(world_config, ["train.lr_vision=0"]), Told()
+    Trainer(experiment, RunFolder(tmp_path), World(rank, 2, torch.device("cpu")), report=report)
+    assert report.features == told
+
+
+def test_the_best_step_is_told(uninterrupted: Path, world_config: Path) -> None:
+    experiment = Experiment.load(world_config)
+    best = max((record for record in log(uninterrupted) if "validation" in record), key=lambda r: r["value"])
+    # Finished already: fit has nothing left to do but to say how it stands.
+    result = Trainer(experiment, RunFolder(uninterrupted), ALONE).fit()
+    assert (result.finished, result.steps, result.state.step) == (True, 18, 18)
+    assert (result.state.best_step, result.state.best_value) == (best["step"], best["value"])
+    assert find_checkpoint(uninterrupted)[1] == f"best on validation at step {best['step']}"
 
 
 def test_other_settings_in_a_run_folder_are_refused(uninterrupted: Path, world_config: Path) -> None:

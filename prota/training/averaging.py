@@ -1,0 +1,63 @@
+"""A moving average of the weights: what is validated and saved, while training goes on with the weights themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["WeightAverage"]
+
+
+class WeightAverage:
+    """Exponential average of the parameters that learn.
+
+    What is frozen, and buffers, which are measured once, are the model's own. Ranks hold equal weights, so that each
+    keeps the same average without asking the others.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        self._held = {name: value.detach().clone() for name, value in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after ``step`` (from 1).
+
+        The first steps count for more, (1 + n) / (10 + n) being the share of the old, or a short run's average would
+        be mostly the weights that it began with.
+        """
+        share = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self._held.values()), list(self._parameters.values()), 1 - share)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with the average as its weights; afterwards with its own again, bit for bit."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def trained(self) -> dict[str, Tensor]:
+        """Copies of the weights that training goes on with, on the CPU."""
+        return {name: value.detach().cpu().clone() for name, value in self._parameters.items()}
+
+    @torch.no_grad()
+    def restore(self, trained: dict[str, Tensor]) -> None:
+        """Take the model's present weights as the average, and ``trained`` as those that training goes on with."""
+        if trained.keys() != self._parameters.keys():
+            raise ValueError("the saved weights are of other parameters than those that learn: start another run")
+        for name, value in self._parameters.items():
+            self._held[name].copy_(value)
+            value.copy_(trained[name])
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, value in self._parameters.items():
+            own = value.clone()
+            value.copy_(self._held[name])
+            self._held[name].copy_(own)

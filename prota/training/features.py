@@ -1,0 +1,62 @@
+"""What a frozen vision tower makes of the cached frames: the same in every epoch, so it is computed once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from prota.data.batches import Array, Clips
+from prota.data.pictures import to_pictures
+from prota.evaluation.evaluate import autocast_for
+from prota.frames.cache import CachePlan
+from prota.model import ProTA
+
+__all__ = ["FeatureClips", "feature_key"]
+
+VIDEOS_AT_ONCE = 32
+
+
+class FeatureClips:
+    """Features of all cached frames of some videos, in memory."""
+
+    def __init__(
+        self,
+        model: ProTA,
+        cache: Clips,
+        video_ids: list[str],
+        precision: str,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """``progress`` is told how many videos are done, and of how many."""
+        self.plan: CachePlan = cache.plan
+        self.key = feature_key(model, cache)
+        device, size = model.logit_scale.device, model.config.encoder.image_size
+        autocast = autocast_for(device, precision)
+        self._features: dict[str, Array] = {}
+        progress(0, len(video_ids))
+        for start in range(0, len(video_ids), VIDEOS_AT_ONCE):
+            some = video_ids[start : start + VIDEOS_AT_ONCE]
+            clips = [cache.frames(video_id) for video_id in some]
+            frames = torch.from_numpy(np.concatenate(clips))[None].to(device)
+            with torch.inference_mode(), autocast():
+                features = model.video_encoder.tower.features(to_pictures(frames, size)[0])
+            ends = np.cumsum([len(clip) for clip in clips])
+            self._features |= zip(some, np.split(features.float().cpu().numpy(), ends[:-1]), strict=True)
+            progress(start + len(some), len(video_ids))
+
+    def __contains__(self, video_id: object) -> bool:
+        return video_id in self._features
+
+    def frames(self, video_id: str) -> Array:
+        return self._features[video_id]
+
+
+def feature_key(model: ProTA, cache: Clips) -> str:
+    """What features depend on: the tower's weights, the pictures' size and the cached frames."""
+    digest = hashlib.sha256(repr((cache.plan, model.config.encoder.image_size)).encode())
+    for name, value in model.video_encoder.tower.model.state_dict().items():
+        digest.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,171 @@
+"""The moving average of the weights: its values, putting it on and taking it off, and going on after a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from prota import ProTA
+from prota.data.batches import ClipReader, open_cache
+from prota.data.benchmarks import load_benchmark
+from prota.evaluation.evaluate import score_split
+from prota.evaluation.metrics import retrieval_metrics
+from prota.experiment import Experiment
+from prota.training.averaging import WeightAverage
+from prota.training.checkpoint import RunFolder
+from prota.training.train import Trainer
+from tests.training.runs import ALONE, curve, train, trained, validations, weights
+
+
+def model() -> nn.Sequential:
+    made = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.BatchNorm1d(1))
+    made[1].requires_grad_(False)
+    return made
+
+
+def learn(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter))
+
+
+def state(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def assert_equal(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(actual[name], value), name
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.9, 0.999])
+def test_the_average_is_that_of_the_formula(decay: float) -> None:
+    module = model().double()
+    average = WeightAverage(module, decay)
+    expected = state(module)
+    for step in range(1, 30):
+        learn(module)
+        average.update(step)
+        share = min(decay, (1 + step) / (10 + step))
+        expected = {name: share * old + (1 - share) * state(module)[name] for name, old in expected.items()}
+    own = state(module)
+    with average.applied():
+        for name in ("0.weight", "0.bias", "2.weight"):
+            torch.testing.assert_close(module.state_dict()[name], expected[name], rtol=0, atol=1e-12)
+            assert not torch.equal(module.state_dict()[name], own[name])
+        # What is frozen, and buffers, are the model's own.
+        for name in ("1.weight", "1.bias", "2.running_mean"):
+            assert torch.equal(module.state_dict()[name], own[name])
+    assert_equal(state(module), own)
+
+
+def test_a_short_run_is_not_averaged_with_its_beginning() -> None:
+    """After 100 steps the first weights have almost no share left, though 0.999 ** 100 is 0.9."""
+    module = model()
+    nn.init.zeros_(module[0].weight)
+    average = WeightAverage(module, 0.999)
+    nn.init.ones_(module[0].weight)
+    for step in range(1, 101):
+        average.update(step)
+    with average.applied():
+        assert (module[0].weight > 0.999).all()
+
+
+def test_the_weights_come_back_after_an_error() -> None:
+    module = model()
+    average = WeightAverage(module, 0.9)
+    learn(module)
+    own = state(module)
+    with pytest.raises(KeyboardInterrupt), average.applied():
+        raise KeyboardInterrupt
+    assert_equal(state(module), own)
+
+
+def test_a_restored_average_goes_on_bit_for_bit() -> None:
+    first, second = model(), model()
+    average, other = WeightAverage(first, 0.9), WeightAverage(second, 0.9)
+    for step in (1, 2, 3):
+        learn(first)
+        average.update(step)
+    with average.applied():
+        second.load_state_dict(first.state_dict())
+    other.restore(average.trained())
+    assert_equal(state(second), state(first))
+    for step in (4, 5):
+        torch.manual_seed(step)
+        learn(first)
+        torch.manual_seed(step)
+        learn(second)
+        average.update(step)
+        other.update(step)
+    with average.applied(), other.applied():
+        assert_equal(state(second), state(first))
+
+
+def test_weights_of_other_parameters_are_refused() -> None:
+    average = WeightAverage(model(), 0.9)
+    with pytest.raises(ValueError, match="of other parameters than those that learn"):
+        average.restore({"0.weight": torch.zeros(2, 3)})
+
+
+@pytest.fixture(scope="module")
+def averaged(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("averaged") / "run"
+    train(world_config, run, "train.ema=0.9")
+    return run
+
+
+def assert_same_run(run: Path, expected: Path) -> None:
+    assert curve(run) == curve(expected)
+    assert validations(run) == validations(expected)
+    for read in (weights, trained):
+        for name, value in read(expected).items():
+            assert torch.equal(read(run)[name], value), name
+
+
+def test_an_average_changes_what_is_saved_and_not_what_is_learned(
+    averaged: Path, world_config: Path, tmp_path: Path
+) -> None:
+    train(world_config, tmp_path / "plain")
+    assert curve(averaged) == curve(tmp_path / "plain")
+    plain, ours = weights(tmp_path / "plain"), trained(averaged)
+    model = ProTA.from_pretrained(averaged / "step-00000018")
+    assert ours.keys() == dict(model.named_parameters()).keys()
+    for name, value in ours.items():
+        assert torch.equal(value, plain[name]), name
+    assert any(not torch.equal(value, plain[name]) for name, value in weights(averaged).items())
+    # The average is what was validated.
+    experiment = RunFolder(averaged).experiment()
+    split = load_benchmark(experiment.data).split("val")
+    scored = score_split(model, ClipReader(open_cache(experiment), experiment, split), split)
+    assert retrieval_metrics(scored.scores, scored.video_of_text).as_dict() == validations(averaged)[-1]
+
+
+@pytest.mark.parametrize("stop_after", [1, 4, 6])
+def test_a_stopped_average_goes_on_exactly(averaged: Path, world_config: Path, stop_after: int, tmp_path: Path) -> None:
+    train(world_config, tmp_path / "run", "train.ema=0.9", stop_after=stop_after)
+    train(world_config, tmp_path / "run", "train.ema=0.9")
+    assert_same_run(tmp_path / "run", averaged)
+
+
+def test_a_killed_average_goes_on_exactly(averaged: Path, world_config: Path, tmp_path: Path) -> None:
+    """Nothing is saved when it ends: steps after the last checkpoint are repeated."""
+    experiment, run = Experiment.load(world_config, ["train.ema=0.9"]), RunFolder(tmp_path / "run")
+    run.claim(experiment)
+
+    def kill() -> bool:
+        if len(curve(run.path)) == 8:
+            raise SystemError("killed")
+        return False
+
+    with pytest.raises(SystemError, match="killed"):
+        Trainer(experiment, run, ALONE).fit(should_stop=kill)
+    run.release()
+    assert RunFolder(tmp_path / "run").state("last").step == 6
+    train(world_config, tmp_path / "run", "train.ema=0.9")
+    assert_same_run(tmp_path / "run", averaged)

@@ -91,15 +91,15 @@ def measure(kind: str, items: int, options: argparse.Namespace) -> dict[str, flo
         texts = head.prepare_texts(tokens(options.words)).without_source()
         videos = head.prepare_videos(tokens(options.frames)).without_source()
         scorers = {
-            "reference": lambda: head.score(texts, videos),
+            "reference": lambda: head.reference_score(texts, videos),
             "naive": lambda: naive_score(texts, videos, config),
         }
-        head.score(texts[:8], videos[:8])
+        head.reference_score(texts[:8], videos[:8])
         # Memory that was freed but not handed back would hide what scoring needs.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         before = resident()
         scores, seconds, peak = peak_during(scorers[kind])
-        sample = head.score(texts[:50], videos[:50]) - naive_score(texts[:50], videos[:50], config)
+        sample = head.reference_score(texts[:50], videos[:50]) - naive_score(texts[:50], videos[:50], config)
     assert float(sample.abs().max()) < 1e-5, "the two versions disagree"
     rate, above = scores.numel() / seconds, max(0, peak - before)
     return {"seconds": seconds, "pairs_per_second": rate, "above_mb": above / 1e6, "whole_mb": peak / 1e6}

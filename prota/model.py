@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
 from prota.encoders.text import TextBatch
+from prota.kernels.dispatch import Backend
 from prota.scoring.score import ScoreHead
 from prota.settings import first_line
 from prota.types import Explanation, PreparedTokens
@@ -58,9 +59,9 @@ class ProTA(nn.Module):
         """
         return self.head.prepare_videos(self.video_encoder(frames, mask))
 
-    def score(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
-        """Scores [A, B] of every text with every video."""
-        return self.head.score(texts, videos)
+    def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
+        """Scores [A, B] of every text with every video; ``backend``: see `prota.kernels.dispatch`."""
+        return self.head.score(texts, videos, backend)
 
     def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
         """What one score is made of; ``text_encoder.pieces(text)`` names its words."""

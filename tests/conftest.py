@@ -10,6 +10,9 @@ import torch
 
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if not torch.cuda.is_available():
+    # Read when a kernel is defined: without a GPU, kernels run in Triton's interpreter.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prota.cli.options import AllowMissing, Device, Overrides, load_experiment, progress
+from prota.cli.options import AllowMissing, BackendName, Device, Overrides, load_experiment, progress
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
@@ -41,6 +41,7 @@ def evaluate(
     candidates: Candidates = "captions",
     audit: Annotated[bool, typer.Option("--audit", help="also run leak checks on the model")] = False,
     device: Device = "auto",
+    backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="where the result goes")] = None,
     save_scores: Annotated[Path | None, typer.Option(help="also write the score matrix, .npy")] = None,
@@ -61,12 +62,13 @@ def evaluate(
 
     from prota.evaluation.audit import audit as run_audit
     from prota.evaluation.report import Evaluation, SystemUnderTest
+    from prota.kernels.dispatch import using
     from prota.training.distributed import start_world
 
     experiment = None if data is None else load_experiment(data, overrides)
     system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
     evaluation = Evaluation(system, split, allow_missing)
-    with progress("evaluating") as update:
+    with using(backend), progress("evaluating") as update:
         passport, matrix = evaluation.run(
             normalisation, candidates, lambda what, done, total: update(done, total, what)
         )

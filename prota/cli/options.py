@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AllowMissing",
+    "BackendName",
     "ConfigFile",
     "Device",
     "Overrides",
@@ -35,6 +36,10 @@ AllowMissing = Annotated[
 ]
 Workers = Annotated[int, typer.Option(min=0, help="decoder processes; 0: one per core")]
 Timeout = Annotated[float, typer.Option(min=0.1, help="seconds a video may take")]
+BackendName = Annotated[
+    Literal["auto", "reference", "triton", "cpu"],
+    typer.Option("--backend", help="what computes scores; auto: the fused kernels wherever they can"),
+]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import AllowMissing, ConfigFile, Device, Overrides, load_experiment
+from prota.cli.options import AllowMissing, BackendName, ConfigFile, Device, Overrides, load_experiment
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -24,9 +24,11 @@ def train(
     run: Annotated[Path, typer.Option("--out", "-o", help="folder of the run: log and checkpoints")],
     overrides: Overrides = None,
     device: Device = "auto",
+    backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
 ) -> None:
     """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
+    from prota.kernels.dispatch import using
     from prota.training.checkpoint import RunFolder
     from prota.training.distributed import start_world
     from prota.training.train import Trainer
@@ -37,7 +39,7 @@ def train(
     stop = StopRequest()
     try:
         folder.claim(experiment, world)
-        with Display(world.first, run) as display:
+        with using(backend), Display(world.first, run) as display:
             result = Trainer(experiment, folder, world, allow_missing, report=display).fit(display, stop)
     finally:
         world.close()

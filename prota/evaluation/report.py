@@ -22,6 +22,7 @@ from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_r
 from prota.evaluation.normalisation import dual_softmax, query_bank
 from prota.evaluation.passport import CheckpointRecord, Passport, collect_environment
 from prota.experiment import Experiment
+from prota.kernels.dispatch import recorded
 from prota.model import ProTA
 from prota.training.checkpoint import RunFolder, TrainingState
 
@@ -120,7 +121,8 @@ class Evaluation:
         self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None
     ) -> tuple[Passport, Tensor]:
         """The result and the plain score matrix."""
-        scored = score_split(self.system.model, self.reader, self.split, self.autocast, progress)
+        with recorded() as ran:
+            scored = score_split(self.system.model, self.reader, self.split, self.autocast, progress)
         to_video = to_text = scored.scores
         name: str | None = None
         if normalisation == "dsl":
@@ -145,7 +147,7 @@ class Evaluation:
             checkpoint=self.system.record,
             config=experiment.model_dump(mode="json"),
             seed=experiment.train.seed,
-            environment=collect_environment(self.system.model.logit_scale.device),
+            environment=collect_environment(self.system.model.logit_scale.device) | {"scored_by": sorted(set(ran))},
         )
         return passport, scored.scores
 

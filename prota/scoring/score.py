@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prota.config import DistributionConfig, ScoreConfig
+from prota.kernels import dispatch
+from prota.kernels.dispatch import Backend
 from prota.scoring.aggregation import (
     combine_directions,
     double_weight,
@@ -161,14 +163,31 @@ class ScoreHead(nn.Module):
             gram = gram_block(direction @ direction.transpose(-1, -2), bandwidth, self.config)
         return intra_modality(gram, points, mask, mlp, self.config)
 
-    def score(self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int | None = None) -> Tensor:
-        """Eq. (11): S^p of every text with every video, [A, B]; S where tokens are points.
+    def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
+        """S^p of every text with every video, [A, B]; S where tokens are points.
 
-        Works through blocks of pairs, so that its memory does not grow with A · B · N · M.
+        By the fused kernels where they can, else by `reference_score`; ``backend`` says which.
         """
-        texts, videos = _checked(texts, self.config), _checked(videos, self.config)
+        _check_kind(texts, self.config)
+        _check_kind(videos, self.config)
         if not len(texts) or not len(videos):
             return texts.direction.new_zeros(len(texts), len(videos))
+        bandwidth: Tensor | float = math.nan if self.config.bandwidth == "batch" else self.bandwidth
+        chosen = dispatch.choose(self.config, texts, videos, backend, bandwidth)
+        dispatch.note(chosen)
+        if chosen == "reference":
+            return self.reference_score(texts, videos)
+        with torch.autocast(texts.direction.device.type, enabled=False):
+            return dispatch.fused_score(chosen, texts, videos, self.config, bandwidth)
+
+    def reference_score(
+        self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int | None = None
+    ) -> Tensor:
+        """Eq. (11): S^p of every text with every video, [A, B]; S where tokens are points.
+
+        The readable maths. Works through blocks of pairs, so that its memory does not grow with A · B · N · M.
+        """
+        texts, videos = _checked(texts, self.config), _checked(videos, self.config)
         with torch.autocast(texts.direction.device.type, enabled=False):
             if self.config.aggregation == "pooling":
                 return _pooled(texts) @ _pooled(videos).T
@@ -277,14 +296,19 @@ class ScoreHead(nn.Module):
         return log_spread if self.config.distance == "variance" else 2 * log_spread
 
 
-def _checked(items: PreparedTokens, config: ScoreConfig) -> PreparedTokens:
-    """In single precision at least; tokens that another kind of model prepared are refused."""
+def _check_kind(items: PreparedTokens, config: ScoreConfig) -> None:
+    """Tokens that another kind of model prepared are refused."""
     if (items.spread is not None) != config.probabilistic:
         has, needs = ("points", "Gaussians") if config.probabilistic else ("Gaussians", "points")
         raise ValueError(
             f"these tokens are {has}, but score.similarity={config.similarity!r} compares {needs}: "
             "prepare them with the same model"
         )
+
+
+def _checked(items: PreparedTokens, config: ScoreConfig) -> PreparedTokens:
+    """In single precision at least."""
+    _check_kind(items, config)
     half = items.direction.dtype in (torch.float16, torch.bfloat16)
     return items.to(torch.float32) if half else items
 

@@ -56,7 +56,9 @@ def make_optimiser(model: ProTA, config: TrainConfig) -> torch.optim.AdamW:
 
     Paper gap: weight decay and moments are not given; 0.2 and (0.9, 0.98), as CLIP and CLIP4Clip have them.
     """
-    return torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98), eps=1e-6)
+    # One kernel for all parameters, where there is a GPU to launch it on.
+    fused = model.logit_scale.is_cuda
+    return torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98), eps=1e-6, fused=fused)
 
 
 def rate_factor(step: int, steps: int, warmup: float) -> float:

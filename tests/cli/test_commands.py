@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prota.evaluation.passport import Passport
+
 from prota import Config
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
@@ -75,6 +77,20 @@ def test_normalisation_is_named(run: Path, tmp_path: Path) -> None:
     assert said in passport["normalisation"]
     np.save(tmp_path / "scores.npy", np.random.default_rng(0).random((5, 5)))
     assert "dual softmax" in succeeds("evaluate", "--scores", tmp_path / "scores.npy", "--normalisation", "dsl")
+
+
+def test_either_backend_gives_the_same_result(run: Path, tmp_path: Path) -> None:
+    found = {}
+    for backend in ("reference", "auto"):
+        result = tmp_path / f"{backend}.json"
+        succeeds("evaluate", run, "--device", "cpu", "--backend", backend, "--json", result)
+        found[backend] = Passport.read(result)
+    assert found["reference"].environment["scored_by"] == ["reference"]
+    assert found["auto"].environment["scored_by"] == ["cpu"]
+    assert found["auto"].metrics == found["reference"].metrics
+    refused = prota("evaluate", run, "--device", "cpu", "--backend", "gpu")
+    assert refused.returncode == 2
+    assert "'gpu' is not one of" in refused.stderr
 
 
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:

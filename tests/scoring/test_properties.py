@@ -26,8 +26,8 @@ def make(variant: str, seed: int, text_lengths: tuple[int, ...], video_lengths: 
     return Case.random(ScoreConfig(**SCORE_VARIANTS[variant]), None, text_lengths, video_lengths, width=6)
 
 
-def score(head: ScoreHead, texts: Tokens, videos: Tokens, **options: int) -> Tensor:
-    return head.score(head.prepare_texts(texts), head.prepare_videos(videos), **options)
+def score(head: ScoreHead, texts: Tokens, videos: Tokens) -> Tensor:
+    return head.score(head.prepare_texts(texts), head.prepare_videos(videos))
 
 
 def padded(tokens: Tokens, extra: int, value: float) -> Tokens:
@@ -65,7 +65,8 @@ def test_blocks_move_no_score(
     variant: str, seed: int, text: tuple[int, ...], video: tuple[int, ...], elements: int
 ) -> None:
     case = make(variant, seed, text, video)
-    close(score(case.head, case.texts, case.videos, block_elements=elements), case.scores())
+    texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    close(case.head.reference_score(texts, videos, block_elements=elements), case.scores())
 
 
 @quickly
@@ -276,7 +277,7 @@ def test_no_pair_tensor_outgrows_a_block(monkeypatch: pytest.MonkeyPatch) -> Non
     head = ScoreHead(8, ScoreConfig(), DistributionConfig())
     tokens = [Tokens(torch.randn(200, n, 8), torch.ones(200, n, dtype=torch.bool)) for n in (32, 12)]
     with torch.no_grad():
-        score(head, *tokens)
+        head.reference_score(head.prepare_texts(tokens[0]), head.prepare_videos(tokens[1]))
     assert 0 < largest <= module._BLOCK_ELEMENTS["cpu"] < 200 * 200 * 32 * 12
 
 

@@ -1,0 +1,1 @@
+"""Fused scoring: the same scores as `prota.scoring`, faster; `dispatch` alone chooses."""

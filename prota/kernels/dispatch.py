@@ -1,0 +1,127 @@
+"""Which implementation computes a score: chosen by device, dtype and settings, or as told.
+
+``auto`` takes the fused kernels on a GPU and the fused path on a CPU wherever they cover the settings, and the readable
+reference elsewhere; that it had to is said once per reason. `using` changes what ``auto`` means for a while, and
+`recorded` tells what ran.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from prota.config import ScoreConfig
+from prota.kernels import cpu
+from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS
+from prota.types import PreparedTokens
+
+__all__ = ["Backend", "choose", "fused_score", "note", "recorded", "using"]
+
+Backend = Literal["auto", "reference", "triton", "cpu"]
+
+_LOG = logging.getLogger(__name__)
+_said: set[str] = set()
+_default: list[Backend] = ["auto"]
+_records: list[list[str]] = []
+
+
+@contextmanager
+def using(backend: Backend) -> Iterator[None]:
+    """Within it, ``auto`` means this backend (for a whole command, or a comparison)."""
+    if backend not in get_args(Backend):
+        raise ValueError(f"backend={backend!r} is not allowed; allowed: {', '.join(get_args(Backend))}")
+    _default.append(backend)
+    try:
+        yield
+    finally:
+        _default.pop()
+
+
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """A list that grows by the name of each backend that computes scores meanwhile."""
+    names: list[str] = []
+    _records.append(names)
+    try:
+        yield names
+    finally:
+        # By identity: equal lists are not the same record.
+        _records[:] = [record for record in _records if record is not names]
+
+
+def note(backend: str) -> None:
+    """Tell those who record what ran."""
+    for record in _records:
+        record.append(backend)
+
+
+def choose(
+    config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens, backend: Backend, bandwidth: Tensor | float
+) -> Literal["reference", "triton", "cpu"]:
+    """What computes the score of these tokens; a backend that was asked for and cannot is refused."""
+    backend = _default[-1] if backend == "auto" else backend
+    if backend == "reference":
+        return "reference"
+    if backend == "triton" or (backend == "auto" and _on_gpu(texts.direction)):
+        lack = _triton_lacks(config, texts, videos, bandwidth)
+        chosen: Literal["triton", "cpu"] = "triton"
+    else:
+        lack = cpu.supports(config, texts, videos)
+        chosen = "cpu"
+    if lack is None:
+        return chosen
+    if backend != "auto":
+        raise ValueError(f"backend={backend!r} cannot compute this score: {lack}; allowed here: reference")
+    if chosen == "triton" and lack not in _said:
+        _said.add(lack)
+        _LOG.warning("scores are computed by the reference, not by the fused kernels: %s", lack)
+    return "reference"
+
+
+def fused_score(
+    chosen: Literal["triton", "cpu"],
+    texts: PreparedTokens,
+    videos: PreparedTokens,
+    config: ScoreConfig,
+    bandwidth: Tensor | float,
+) -> Tensor:
+    """Scores [A, B] by what `choose` chose."""
+    if chosen == "cpu":
+        return cpu.score(texts, videos, config, float(bandwidth))
+    from prota.kernels import fused
+
+    return fused.score(texts, videos, config, float(bandwidth))
+
+
+def _on_gpu(tokens: Tensor) -> bool:
+    return tokens.device.type == "cuda"
+
+
+def _triton_lacks(
+    config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens, bandwidth: Tensor | float
+) -> str | None:
+    """Why the fused kernels cannot; None where they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    if not _on_gpu(texts.direction) and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"these tokens are on {texts.direction.device}, not on a GPU"
+    if config.aggregation == "pooling":
+        return "score.aggregation='pooling' is one matrix product already"
+    if texts.weight is None or videos.weight is None:
+        return "score.bandwidth='batch' weighs tokens anew for every pair"
+    if isinstance(bandwidth, Tensor) and bandwidth.requires_grad and torch.is_grad_enabled():
+        return "score.bandwidth='learned' needs the gradient of the bandwidth"
+    dtypes = {texts.direction.dtype, videos.direction.dtype}
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
+        return f"tokens are {' and '.join(sorted(map(str, dtypes)))}; the kernels take float32, float16 or bfloat16"
+    words, frames = texts.mask.shape[1], videos.mask.shape[1]
+    if words > MOST_WORDS or frames > MOST_FRAMES:
+        return f"{words} words and {frames} frames; the kernels take up to {MOST_WORDS} and {MOST_FRAMES}"
+    return None

@@ -1,0 +1,142 @@
+"""Who computes a score, by device, dtype and settings, or as told; and that tests can see who did."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from prota.config import DistributionConfig, ScoreConfig
+from prota.kernels import dispatch
+from prota.scoring.score import ScoreHead
+from prota.types import PreparedTokens
+from tests.kernels.fused_cases import DEVICE, make, single
+
+HOME = "triton" if DEVICE == "cuda" else "cpu"
+
+
+def prepared(**score: object) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
+    head, texts, videos = make(dict(score), 3, 5, 4, 6)
+    with torch.no_grad():
+        return head, head.prepare_texts(texts), head.prepare_videos(videos)
+
+
+@torch.no_grad()
+def test_each_backend_runs_when_it_is_asked_for_and_all_agree() -> None:
+    head, texts, videos = prepared()
+    texts, videos = single(texts), single(videos)
+    backends = ["reference", "triton", *(["cpu"] if DEVICE == "cpu" else [])]
+    found = []
+    for backend in backends:
+        with dispatch.recorded() as ran:
+            found.append(head.score(texts, videos, backend))
+        assert ran == [backend]
+    for scores in found[1:]:
+        torch.testing.assert_close(scores, found[0], rtol=0, atol=2e-6)
+
+
+@torch.no_grad()
+def test_auto_takes_the_fused_path_of_the_device() -> None:
+    head, texts, videos = prepared()
+    with dispatch.recorded() as ran:
+        head.score(single(texts), single(videos))
+        head.score(texts, videos)
+    assert ran == [HOME, "reference"], "float64 is the reference's"
+
+
+def test_using_changes_what_auto_means_and_nothing_else() -> None:
+    head, texts, videos = prepared()
+    texts, videos = single(texts), single(videos)
+    with torch.no_grad(), dispatch.recorded() as ran:
+        with dispatch.using("reference"):
+            head.score(texts, videos)
+            head.score(texts, videos, "triton")
+        head.score(texts, videos)
+    assert ran == ["reference", "triton", HOME]
+    with pytest.raises(ValueError, match="allowed: auto, reference, triton, cpu"), dispatch.using("gpu"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("score", "reason"),
+    [
+        ({"similarity": "cosine", "aggregation": "pooling"}, "pooling"),
+        ({"bandwidth": "batch"}, "bandwidth='batch'"),
+    ],
+)
+def test_what_a_backend_cannot_is_refused_where_it_was_asked_for(score: dict[str, object], reason: str) -> None:
+    head, texts, videos = prepared(**score)
+    texts, videos = (items.to(torch.float32) for items in (texts, videos))
+    for backend in ("triton", "cpu"):
+        with pytest.raises(ValueError, match=f"backend='{backend}' cannot compute this score: .*{reason}"):
+            head.score(texts, videos, backend)
+    with dispatch.recorded() as ran:
+        head.float().score(texts, videos)
+    assert ran == ["reference"]
+
+
+def test_a_learned_bandwidth_is_fused_only_without_its_gradient() -> None:
+    head, texts, videos = prepared(bandwidth="learned")
+    with pytest.raises(ValueError, match="gradient of the bandwidth"):
+        head.score(single(texts), single(videos), "triton")
+    with torch.no_grad(), dispatch.recorded() as ran:
+        head.score(single(texts), single(videos), "triton")
+    assert ran == ["triton"]
+
+
+def test_too_many_tokens_and_other_dtypes_are_left_to_the_reference() -> None:
+    def lacks(words: int, frames: int, dtype: torch.dtype = torch.float32) -> str:
+        head, texts, videos = make({}, 1, words, 1, frames, width=8)
+        with torch.no_grad(), pytest.raises(ValueError, match="cannot compute") as error:
+            head.score(head.prepare_texts(texts).to(dtype), head.prepare_videos(videos).to(dtype), "triton")
+        return str(error.value)
+
+    assert "129 words" in lacks(129, 3)
+    assert "65 frames" in lacks(3, 65)
+    assert "float64" in lacks(3, 3, torch.float64)
+
+
+def test_without_triton_the_reference_serves_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(dispatch, "_said", set())
+    head, texts, videos = prepared()
+    texts, videos = single(texts), single(videos)
+    with pytest.raises(ValueError, match="triton is not installed"):
+        head.score(texts, videos, "triton")
+    # As if these tokens were on a GPU.
+    monkeypatch.setattr(dispatch, "_on_gpu", lambda tokens: True)
+    with caplog.at_level(logging.WARNING), dispatch.recorded() as ran:
+        for _ in range(3):
+            assert dispatch.choose(head.config, texts, videos, "auto", 1.0) == "reference"
+    assert not ran
+    assert [record.getMessage() for record in caplog.records] == [
+        "scores are computed by the reference, not by the fused kernels: triton is not installed"
+    ]
+
+
+def test_importing_needs_neither_triton_nor_a_compiler() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import prota.model, prota.scoring.search, prota.kernels.fused, prota.kernels.search\n"
+        "from prota.kernels import cpu_build\n"
+        "print('triton.language' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "False"), result.stderr
+
+
+def test_training_and_evaluation_score_through_the_model() -> None:
+    """Gradients make the CPU path step aside; a GPU's kernels have them."""
+    head = ScoreHead(16, ScoreConfig(), DistributionConfig()).to(DEVICE)
+    _, texts, videos = make({}, 3, 4, 3, 5, width=16)
+    left, right = (head.prepare_texts(texts.to(torch.float32)), head.prepare_videos(videos.to(torch.float32)))
+    with dispatch.recorded() as ran:
+        head.score(left, right).sum().backward()
+    assert ran == ["triton" if DEVICE == "cuda" else "reference"]
+    assert head.text.gaussian.log_var[0].weight.grad.abs().sum() > 0

@@ -1,0 +1,71 @@
+"""The fused search finds what sorting all scores finds."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from prota.config import ScoreConfig
+from prota.kernels import fused
+from prota.kernels import search as kernel
+from prota.kernels.search import VideoBank, top_k
+from prota.ranking import top_k as sorted_top_k
+from prota.types import PreparedTokens
+from tests.kernels.fused_cases import DEVICE, make, single
+
+pytest.importorskip("triton")
+CONFIG = ScoreConfig()
+
+
+def library(texts: int, words: int, videos: int, frames: int) -> tuple[PreparedTokens, PreparedTokens]:
+    """Queries, and a library whose second half repeats its first: every score is there twice."""
+    head, queries, clips = make({}, texts, words, videos, frames)
+    with torch.no_grad():
+        found = single(head.prepare_videos(clips))
+        return single(head.prepare_texts(queries)), PreparedTokens.cat([found, found])
+
+
+@pytest.mark.parametrize(
+    ("texts", "words", "videos", "frames", "k"),
+    [(1, 7, 100, 12, 10), (5, 31, 40, 5, 100), (3, 4, 90, 1, 5), (2, 33, 9, 64, 50), (9, 3, 30, 12, 1)],
+)
+def test_the_best_come_first_and_equals_in_their_order(
+    texts: int, words: int, videos: int, frames: int, k: int
+) -> None:
+    queries, clips = library(texts, words, videos, frames)
+    scores, places = top_k(queries, VideoBank.of(clips), k, CONFIG, 1.0)
+    expected, columns = sorted_top_k(fused.score(queries, clips, CONFIG, 1.0), k)
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
+    assert scores.shape == (texts, min(k, 2 * videos))
+    # Scores closer than rounding may change places; equal ones, of the same tokens, may not.
+    again = fused.score(queries, clips, CONFIG, 1.0).gather(1, places)
+    torch.testing.assert_close(again, expected, rtol=0, atol=1e-6)
+    assert (places == columns).float().mean() > 0.9
+    twins = (places[:, 1:] == places[:, :-1] + videos).any(dim=1)
+    assert twins.all() or k == 1
+
+
+def test_videos_that_are_not_allowed_are_not_found() -> None:
+    queries, clips = library(3, 5, 50, 12)
+    allowed = torch.rand(100, device=DEVICE) < 0.3
+    scores, places = top_k(queries, VideoBank.of(clips), 20, CONFIG, 1.0, allowed)
+    assert allowed[places].all()
+    every = fused.score(queries, clips, CONFIG, 1.0).masked_fill(~allowed, -1e9)
+    torch.testing.assert_close(scores, sorted_top_k(every, 20)[0], rtol=0, atol=1e-6)
+    few = torch.zeros(100, dtype=torch.bool, device=DEVICE)
+    few[7] = True
+    scores, places = top_k(queries, VideoBank.of(clips), 5, CONFIG, 1.0, few)
+    assert (places[:, 0] == 7).all()
+    assert torch.isinf(scores[:, 1:]).all()
+
+
+def test_a_bank_made_in_parts_is_the_bank_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clips = library(1, 3, 20, 4)
+    whole = VideoBank.of(clips)
+    monkeypatch.setattr(kernel, "_PART", 7)
+    parts = VideoBank.of(clips)
+    assert len(parts) == 40
+    for one, other in zip(whole.videos.tensors, parts.videos.tensors, strict=True):
+        assert torch.equal(one, other)
+    with pytest.raises(ValueError, match="at least one"):
+        VideoBank.of(clips[:0])

@@ -59,7 +59,10 @@ def power_of_two(value: int) -> int:
 
 
 def choose_tiling(words: int, frames: int, width: int, itemsize: int, columns: int, **launch: int) -> Tiling:
-    """A tile of about ``columns`` text tokens for texts of N words, a power of two, and videos of M frames, of ``itemsize`` bytes."""
+    """A tile of about ``columns`` text tokens, of ``itemsize`` bytes each number.
+
+    For texts of ``words`` tokens, a power of two, and videos of ``frames``, of any width.
+    """
     of_piece = min(_WARP, power_of_two(-(-frames // 4)))
     pieces = -(-frames // of_piece)
     if pieces == 4:

@@ -57,8 +57,11 @@ def _gradient_tile(
     GAUSSIANS: tl.constexpr, ROOT: tl.constexpr, INTER: tl.constexpr, KERNELS: tl.constexpr,
     NORMALISED: tl.constexpr, LOW: tl.constexpr, HIGH: tl.constexpr, REPAIR: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the products of one tile, [B M, A WORDS], and its share ``sums`` of the tokens' own gradients: of the
-    texts' weights and half norms, then of the videos'. ``videos`` and ``texts`` as in the forward kernel."""
+    """Gradients of the products of one tile, [B M, A WORDS], and its share ``sums`` of the tokens' own gradients.
+
+    Those are of the texts' weights and half norms, then of the videos'; ``videos`` and ``texts`` as in the forward
+    kernel.
+    """
     VIDEOS: tl.constexpr = 64 // FRAMES
     COLUMNS: tl.constexpr = TEXTS * WORDS
     PER_KERNEL: tl.constexpr = 1 / max(KERNELS, 1)

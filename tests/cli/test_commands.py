@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prota.evaluation.passport import Passport
-
 from prota import Config
+from prota.evaluation.passport import Passport
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY

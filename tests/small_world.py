@@ -31,7 +31,7 @@ def write_colour_clip(path: Path, colour: str, side: str, frames: int = 6) -> No
         stream = file.add_stream("libx264", rate=5, options={"crf": "18"})
         stream.width, stream.height, stream.pix_fmt = 48, 48, "yuv420p"
         for number in range(frames):
-            picture = np.full((48, 48, 3), 90 + 5 * number, dtype=np.uint8)
+            picture = np.full((48, 48, 3), 90 + 5 * (number % 30), dtype=np.uint8)
             half = [np.s_[:, :24], np.s_[:, 24:], np.s_[:24], np.s_[24:]][SIDES[side]]
             picture[half] = COLOURS[colour]
             file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))

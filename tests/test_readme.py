@@ -9,6 +9,7 @@ import pytest
 
 from prota.presets import BACKBONES, PRESETS
 from tests.conftest import REPOSITORY
+from tests.library.worlds import write_clips
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
@@ -18,7 +19,7 @@ def test_the_code_runs_from_top_to_bottom(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -26,6 +27,10 @@ def test_the_code_runs_from_top_to_bottom(
     assert "torch.Size([2, 2])" in output
     assert "100.0 1.0" in output
     assert (tmp_path / "my-model" / "model.safetensors").is_file()
+    write_clips(tmp_path / "videos", "red-left", "blue-top")
+    (tmp_path / "my-model").rename(tmp_path / "model")
+    names["find"](tmp_path, "red on the left")  # type: ignore[operator]
+    assert capsys.readouterr().out.count(".mp4 0.0–") == 2
 
 
 def test_the_tree_is_the_real_one() -> None:

@@ -18,6 +18,8 @@ __all__ = [
     "BackendName",
     "ConfigFile",
     "Device",
+    "LibraryFolder",
+    "ModelName",
     "Overrides",
     "Timeout",
     "Workers",
@@ -39,6 +41,10 @@ Timeout = Annotated[float, typer.Option(min=0.1, help="seconds a video may take"
 BackendName = Annotated[
     Literal["auto", "reference", "triton", "cpu"],
     typer.Option("--backend", help="what computes scores; auto: the fused kernels wherever they can"),
+]
+LibraryFolder = Annotated[Path, typer.Option("--library", "-l", help="folder of the library")]
+ModelName = Annotated[
+    str | None, typer.Option(help="model folder or hub id; default: the one that made the library", show_default=False)
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
 

@@ -104,7 +104,7 @@ def _write(
         best = tl.max(tl.where(exist, score, float("-inf")), 0)
         tl.store(scores + text * video_tiles + video_tile, best, mask=text < A)
     else:
-        place = pid * VIDEOS + tl.arange(0, VIDEOS)
+        place = pid.to(tl.int64) * VIDEOS + tl.arange(0, VIDEOS)
         tl.store(scores + place[:, None] + tl.zeros_like(text)[None, :], tl.where(exist, score, float("-inf")))
 
 

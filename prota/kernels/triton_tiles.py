@@ -44,7 +44,8 @@ CAREFUL = tl.constexpr(1)
 HARD = tl.constexpr(2)
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-PADDED = tl.constexpr(-1e9)
+# Below every similarity of real tokens (those of the widest Gaussians reach -1e16), and finite: 0 times it is 0.
+PADDED = tl.constexpr(-1e20)
 # 2^-100: what underflows beside such a sum is below single precision.
 LEAST_SUM = tl.constexpr(7.888609052210118e-31)
 TINY = tl.constexpr(1.1754943508222875e-38)
@@ -238,17 +239,26 @@ def aggregate(
         for_words, for_frames = shares(values[p], biases[p], top, tops[p], temperature, MODE)
         # Pieces are added before the sum over frames crosses threads.
         total += for_words
-        weighted += for_words * values[p]
         of_frames = tl.sum(for_frames, 3) + blank_frames[p]
         smallest = tl.minimum(smallest, of_frames)
         inverses = inverses + (_inverse(of_frames),)
-        means = means + (inverses[p] * tl.sum(for_frames * values[p], 3),)
+        if MODE == CAREFUL:
+            # Measured from the maximum: where one value alone counts, the mean is that value to the last bit.
+            weighted += for_words * (values[p] - top[None, :, :, :])
+            below = tl.sum(for_frames * (values[p] - tops[p][:, :, :, None]), 3)
+            means = means + (tops[p] + inverses[p] * below,)
+        else:
+            weighted += for_words * values[p]
+            means = means + (inverses[p] * tl.sum(for_frames * values[p], 3),)
     of_words = tl.sum(total, 0) + blank
     inverse = _inverse(of_words)
+    mean = inverse * tl.sum(weighted, 0)
+    if MODE == CAREFUL:
+        mean += top
     least = 1.0
     if MODE == SHIFTED and not BOUNDED:
         least = tl.minimum(tl.min(smallest), tl.min(of_words))
-    return inverse * tl.sum(weighted, 0), inverse, top, means, inverses, tops, least
+    return mean, inverse, top, means, inverses, tops, least
 
 
 @triton.jit
@@ -279,10 +289,15 @@ def aggregate_gradient(
     else:
         # In base 2; the softmax moves with its values: d(Σ x p) = p (1 + λ (x − mean)) dx.
         rate = temperature * 0.6931471805599453
-        level = into * (1 - rate * mean)
-        level_frames = into_frames * (1 - rate * mean_frames)
-        words = level[None, :, :, :] + (rate * into)[None, :, :, :] * x
-        frames = level_frames[:, :, :, None] + (rate * into_frames)[:, :, :, None] * x
+        if MODE == CAREFUL:
+            # Values may be large: multiplied out, as below, they would cancel.
+            words = into[None, :, :, :] * (1 + rate * (x - mean[None, :, :, :]))
+            frames = into_frames[:, :, :, None] * (1 + rate * (x - mean_frames[:, :, :, None]))
+        else:
+            level = into * (1 - rate * mean)
+            level_frames = into_frames * (1 - rate * mean_frames)
+            words = level[None, :, :, :] + (rate * into)[None, :, :, :] * x
+            frames = level_frames[:, :, :, None] + (rate * into_frames)[:, :, :, None] * x
         return share * words + share_frames * frames
 
 

@@ -1,0 +1,90 @@
+"""`prota index`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prota.cli.options import Device, LibraryFolder, ModelName, Timeout, Workers, cores
+from prota.cli.train import StopRequest
+
+if TYPE_CHECKING:
+    from prota.library.indexing import IndexReport
+
+__all__ = ["index"]
+
+Paths = Annotated[list[Path], typer.Argument(help="videos, or folders of them", show_default=False)]
+
+
+def index(
+    paths: Paths,
+    library: LibraryFolder = Path("library"),
+    model: ModelName = None,
+    fps: Annotated[float, typer.Option(min=0.01, help="frames looked at per second")] = 1.0,
+    frames: Annotated[int, typer.Option(min=0, help="frames of a segment; 0: as many as the model takes")] = 0,
+    overlap: Annotated[float, typer.Option(min=0, max=0.9, help="share of a segment that the next one repeats")] = 0.5,
+    shots: Annotated[bool, typer.Option("--shots", help="let no segment cross a cut")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="remove videos whose files are gone")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="try bad files again")] = False,
+    workers: Workers = 0,
+    timeout: Timeout = 300.0,
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait for another writer")] = 0.0,
+    device: Device = "auto",
+) -> None:
+    """Bring a library up to date with folders of videos; the same command continues one that was stopped."""
+    from prota.library.indexing import IndexOptions
+    from prota.library.library import Library
+    from prota.library.segments import SegmentPlan
+    from prota.training.distributed import start_world
+
+    opened = Library.open(library, model, str(start_world(device).device))
+    plan = SegmentPlan(frames or opened.model.config.encoder.frames, fps, overlap, shots)
+    options = IndexOptions(plan, workers or cores(), timeout, prune, retry)
+    stop = StopRequest()
+    with _Display() as display:
+        report = opened.index(paths, options, display.show, stop, wait)
+    _tell(report, library)
+    if not report.finished:
+        typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
+        raise typer.Exit(130)
+
+
+def _tell(report: IndexReport, library: Path) -> None:
+    for path, reason in sorted(report.bad.items()):
+        typer.echo(f"bad: {path}: {reason}", err=True)
+    parts = {
+        "indexed": report.indexed, "unchanged": report.unchanged, "moved": report.moved,
+        "already there at another path": report.duplicates, "bad": len(report.bad), "gone": report.gone,
+    }  # fmt: skip
+    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos found"
+    typer.echo(f"{library}: {counts}; {report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video")
+
+
+class _Display:
+    """Files, hours of video, rate and time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+        self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        self.task = self.bar.add_task("indexing", total=None, note="")
+        self.started = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def show(self, report: IndexReport) -> None:
+        rate = report.seconds / max(1e-9, time.monotonic() - self.started)
+        note = f"{report.seconds / 3600:.2f} h of video, {rate:.1f} x real time"
+        if report.bad:
+            note += f", {len(report.bad)} bad"
+        self.bar.update(self.task, completed=report.done, total=max(report.found, report.done), note=note)

@@ -1,0 +1,165 @@
+"""`prota search`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prota.cli.options import Device, LibraryFolder, ModelName
+
+if TYPE_CHECKING:
+    from prota.library.library import Library
+    from prota.library.search import Hit, Query
+
+__all__ = ["search"]
+
+Words = Annotated[list[str] | None, typer.Argument(help="what the moment shows", show_default=False)]
+
+
+def search(
+    words: Words = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
+    library: LibraryFolder = Path("library"),
+    where: Annotated[str | None, typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"")] = None,
+    like: Annotated[
+        str | None, typer.Option(help="find what looks like a clip instead: clip.mp4, or clip.mp4@12-20 in seconds")
+    ] = None,
+    queries: Annotated[Path | None, typer.Option(help="file of queries, one a line, instead of words")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="show which words matched which seconds")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a query")] = False,
+    open_best: Annotated[bool, typer.Option("--open", help="open the best video at its moment")] = False,
+    model: ModelName = None,
+    device: Device = "auto",
+) -> None:
+    """Find the moments that some words mean."""
+    texts = _queries(words, queries, like)
+    if explain and like is not None:
+        raise typer.BadParameter("--explain shows which words matched, and --like has none")
+    from prota.library.clips import like_query, parse_clip
+    from prota.library.library import Library
+    from prota.training.distributed import start_world
+
+    opened = Library.open(library, model, str(start_world(device).device))
+    best: Hit | None = None
+    for text in texts:
+        searcher = opened.searcher
+        query = searcher.encode(text) if like is None else like_query(opened.model, parse_clip(like))
+        hits = searcher.search(query, k, where, exact)
+        best = best or (hits[0] if hits else None)
+        if as_json:
+            typer.echo(json.dumps(_as_dict(opened, query, hits, explain), ensure_ascii=False))
+        else:
+            _show(opened, query, hits, explain)
+    if open_best and best is not None:
+        _open(best)
+
+
+def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
+    if [bool(words), file is not None, like is not None].count(True) != 1:
+        raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
+    if like is not None:
+        return [like]
+    if file is None:
+        texts = [" ".join(words or [])]
+    else:
+        try:
+            texts = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{file} cannot be read: {error}") from None
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise typer.BadParameter("the query is empty: say in words what the moment shows")
+    return texts
+
+
+def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> dict[str, Any]:
+    found = []
+    for hit in hits:
+        entry: dict[str, Any] = {
+            "path": hit.video.path, "video_id": hit.video.video_id, "start": round(hit.start, 3),
+            "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score,
+        }  # fmt: skip
+        if explain:
+            explanation = library.searcher.explain(query, hit.row)
+            pieces = library.model.text_encoder.pieces(query.text)
+            entry["words"] = [
+                {"word": word, "adds": float(adds)}
+                for word, adds in zip(pieces, explanation.text_contributions, strict=True)
+            ]
+            times = library.searcher.frame_times(hit.row)
+            entry["frames"] = [
+                {"second": round(second, 3), "adds": float(adds)}
+                for second, adds in zip(times, explanation.video_contributions, strict=True)
+            ]
+        found.append(entry)
+    return {"query": query.text, "cut": query.cut, "moments": found}
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"
+
+
+def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    console = Console()
+    if query.cut:
+        length = library.model.text_encoder.length
+        typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
+    if not hits:
+        console.print(f"nothing found for “{escape(query.text)}”")
+        return
+    table = Table("", "moment", Column("video", overflow="fold"), "score", title=f"“{escape(query.text)}”")
+    for place, hit in enumerate(hits, start=1):
+        table.add_row(
+            str(place), f"{_clock(hit.start)} – {_clock(hit.end)}", escape(hit.video.path), f"{hit.score:.3f}"
+        )
+    console.print(table)
+    if explain:
+        for place, hit in enumerate(hits[:3], start=1):
+            _explain(console, library, query, hit, place)
+
+
+def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int) -> None:
+    """Bars of what words and seconds add; they sum to the score."""
+    from rich.markup import escape
+
+    explanation = library.searcher.explain(query, hit.row)
+    pieces = library.model.text_encoder.pieces(query.text)
+    seconds = [_clock(value) for value in library.searcher.frame_times(hit.row)]
+    sides = ((pieces, explanation.text_contributions.tolist()), (seconds, explanation.video_contributions.tolist()))
+    largest = max(max(abs(value) for value in values) for _, values in sides) or 1.0
+    unsure = set()
+    if explanation.text_uncertainty is not None:
+        spread = explanation.text_uncertainty
+        unsure = {index for index, value in enumerate(spread.tolist()) if value > float(spread.mean() + spread.std())}
+    console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(hit.video.path)})")
+    for side, (names, values) in enumerate(sides):
+        for index, (name, value) in enumerate(zip(names, values, strict=True)):
+            bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
+            note = "  (the model is unsure of this word)" if side == 0 and index in unsure else ""
+            console.print(f"  {escape(name):>14} {value:+.4f} {bar}{note}", highlight=False)
+
+
+def _open(hit: Hit) -> None:
+    """With mpv or vlc at the moment, else with whatever opens videos here."""
+    import shutil
+
+    for command in (["mpv", f"--start={hit.start:.1f}"], ["vlc", f"--start-time={hit.start:.1f}"]):
+        if shutil.which(command[0]):
+            subprocess.Popen([*command, "--", hit.video.path])
+            return
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    if not shutil.which(opener):
+        raise RuntimeError(f"no player found to open {hit.video.path}: install mpv or vlc")
+    subprocess.Popen([opener, hit.video.path])

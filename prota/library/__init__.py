@@ -1,0 +1,1 @@
+"""A library of one's own videos: indexing, storing, searching."""

@@ -1,0 +1,89 @@
+"""From the frames of a video's segments to what a library stores of them, and back to what is scored."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from prota.data.pictures import to_pictures
+from prota.library.reading import VideoContent
+from prota.library.records import ModelStamp, SegmentBatch
+from prota.library.store import SegmentTokens
+from prota.model import ProTA
+from prota.types import PreparedTokens
+
+__all__ = ["encode_video", "pooled_vectors", "stamp_of", "stored_tokens"]
+
+
+def stamp_of(model: ProTA, name: str) -> ModelStamp:
+    """What tells this model from others: a hash of its settings and of every weight."""
+    digest = hashlib.sha256(json.dumps(model.config.model_dump(), sort_keys=True).encode())
+    for key, value in sorted(model.state_dict().items()):
+        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    encoder = model.config.encoder
+    spread = model.config.score.probabilistic
+    return ModelStamp(name, digest.hexdigest(), encoder.width, encoder.frames, spread)
+
+
+def pooled_vectors(items: PreparedTokens) -> Tensor:
+    """[S, D] unit vectors: tokens by their own weights. The candidate stage of a search compares these."""
+    weight = items.mask.to(items.direction.dtype) if items.weight is None else items.weight
+    return torch.nn.functional.normalize(torch.einsum("an,and->ad", weight, items.direction), dim=-1)
+
+
+@torch.inference_mode()
+def encode_video(
+    model: ProTA,
+    video_id: str,
+    content: VideoContent,
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    batch: int = 64,
+) -> SegmentBatch:
+    """All segments of what was read of a video. A frame that two segments share goes through the tower once."""
+    tower, device = model.video_encoder.tower, model.logit_scale.device
+    frames = torch.from_numpy(content.frames)
+    features = []
+    with autocast():
+        for start in range(0, len(frames), batch):
+            pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
+            features.append(tower.features(pictures[0]).float())
+        mask = torch.from_numpy(content.mask).to(device)
+        place = torch.from_numpy(content.index).to(device).clamp(min=0)
+        tokens = model.video_encoder(torch.cat(features)[place], mask)
+    items = model.head.prepare_videos(tokens).without_source()
+    if items.weight is None:
+        raise ValueError("score.bandwidth='batch' weighs tokens anew for every pair: its videos cannot be stored")
+
+    def stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+        return tensor.to(dtype).cpu().numpy()
+
+    return SegmentBatch(
+        video_id=video_id,
+        start=content.starts,
+        end=content.ends,
+        times=content.times,
+        direction=stored(items.direction, torch.float16),
+        spread=None if items.spread is None else stored(items.spread, torch.float16),
+        weight=stored(items.weight, torch.float32),
+        mask=content.mask,
+        pooled=stored(pooled_vectors(items), torch.float32),
+        thumbnails=content.thumbnails,
+    )
+
+
+def stored_tokens(tokens: SegmentTokens, device: torch.device) -> PreparedTokens:
+    """Stored segments, ready to be scored, in single precision."""
+
+    def tensor(values: np.ndarray) -> Tensor:
+        # What comes from a file cannot be written to, which torch insists on.
+        return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+
+    spread = None if tokens.spread is None else tensor(tokens.spread).float()
+    weight, mask = tensor(tokens.weight).float(), tensor(tokens.mask)
+    return PreparedTokens(tensor(tokens.direction).float(), spread, weight, mask.bool())

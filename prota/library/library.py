@@ -1,0 +1,77 @@
+"""A library in six lines: open, index, search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from prota.library.encoding import stamp_of
+from prota.library.indexing import Indexer, IndexOptions, IndexReport
+from prota.library.records import LibraryError
+from prota.library.search import Hit, Searcher
+from prota.library.store import Store
+from prota.model import ProTA
+
+__all__ = ["Library"]
+
+
+class Library:
+    """A folder of indexed videos with the model that made it."""
+
+    def __init__(self, folder: Path, model: ProTA, name: str) -> None:
+        self.folder, self.model, self.name = folder, model.eval(), name
+        self._searcher: Searcher | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path, model: str | Path | ProTA | None = None, device: str = "cpu") -> Self:
+        """A library that is there, or is to be: the first `index` makes it. ``model``: default, the library's own."""
+        folder = Path(folder)
+        name = ""
+        if (folder / "library.json").exists():
+            with Store.open(folder) as store:
+                name = store.stamp.name
+        if model is None and not name:
+            raise LibraryError(f"{folder} holds no library yet: say which model is to make it (model=…, --model)")
+        if isinstance(model, ProTA):
+            loaded, name = model, name or "given in Python"
+        else:
+            chosen = str(model) if model is not None else name
+            loaded, name = ProTA.from_pretrained(chosen), chosen
+        return cls(folder, loaded.to(torch.device(device)), name)
+
+    def index(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        options: IndexOptions | None = None,
+        report: Callable[[IndexReport], None] = lambda _: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        wait: float = 0.0,
+    ) -> IndexReport:
+        """Bring the library up to date with files and folders."""
+        stamp = stamp_of(self.model, self.name)
+        given = [paths] if isinstance(paths, str | Path) else list(paths)
+        missing = [str(path) for path in given if not Path(path).exists()]
+        if missing:
+            raise LibraryError(f"{', '.join(missing)}: no such file or folder")
+        exists = (self.folder / "library.json").exists()
+        with Store.open(self.folder, write=True, wait=wait) if exists else Store.create(self.folder, stamp) as store:
+            store.check_model(stamp)
+            self._searcher = None
+            indexer = Indexer(store, self.model, options, report, should_stop)
+            return indexer.run([Path(path).absolute() for path in given])
+
+    @property
+    def searcher(self) -> Searcher:
+        """Opened at the library's present version; another process's later commits need a new `Library`."""
+        if self._searcher is None:
+            store = Store.open(self.folder)
+            store.check_model(stamp_of(self.model, self.name))
+            self._searcher = Searcher(store, self.model)
+        return self._searcher
+
+    def search(self, text: str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
+        """The k best moments for some words, best first."""
+        return self.searcher.search(text, k, where, exact)

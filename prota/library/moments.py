@@ -1,0 +1,73 @@
+"""From scored segments to moments: stretches of videos that do not overlap, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Moment", "ScoredSegment", "find_moments"]
+
+# Neighbours that overlap a moment's best segment belong to it while they score nearly as well.
+_NEARLY = 0.9
+
+
+@dataclass(frozen=True)
+class ScoredSegment:
+    """A segment with its score for one query."""
+
+    row: int
+    """Of the store."""
+    video_id: str
+    start: float
+    end: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A stretch of a video, and the segment that speaks for it."""
+
+    video_id: str
+    start: float
+    end: float
+    score: float
+    row: int
+    """Of its best segment."""
+
+
+def find_moments(segments: Sequence[ScoredSegment], k: int) -> list[Moment]:
+    """The k best moments of segments that come best first.
+
+    The best segment of a stretch makes the moment. Overlapping ones join it while they score at least nine tenths of
+    it, and widen it; weaker ones that overlap it are the same moment seen worse, and are left out.
+    """
+    moments: list[Moment] = []
+    taken: dict[str, list[Moment]] = {}
+    for position, segment in enumerate(segments):
+        if len(moments) == k:
+            break
+        if any(_overlap(segment, moment) for moment in taken.get(segment.video_id, [])):
+            continue
+        moment = _widened(segment, segments[position + 1 :], taken.get(segment.video_id, []))
+        moments.append(moment)
+        taken.setdefault(segment.video_id, []).append(moment)
+    return moments
+
+
+def _widened(best: ScoredSegment, others: Sequence[ScoredSegment], taken: Sequence[Moment]) -> Moment:
+    start, end = best.start, best.end
+    # Scores may be negative: nine tenths of the way from there would be better than the best.
+    least = best.score - (1 - _NEARLY) * abs(best.score)
+    for other in others:
+        if other.score < least:
+            break
+        if other.video_id != best.video_id or not (other.start < end and start < other.end):
+            continue
+        if any(_overlap(other, moment) for moment in taken):
+            continue
+        start, end = min(start, other.start), max(end, other.end)
+    return Moment(best.video_id, start, end, best.score, best.row)
+
+
+def _overlap(one: ScoredSegment, other: Moment) -> bool:
+    return one.video_id == other.video_id and one.start < other.end and other.start < one.end

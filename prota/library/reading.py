@@ -1,0 +1,241 @@
+"""What indexing needs of a video file, read in one go: the job of a decode worker.
+
+A worker imports this module, so nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from prota.frames.decode import Backend, DecodeError, Timeline, decode_chosen
+from prota.frames.sampling import SAME_TIME
+from prota.frames.transforms import resize_crop
+from prota.library.segments import Cut, SegmentPlan, colour_changes, cut_places, plan
+
+__all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
+
+Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+# Segments read at once: some 400 frames, 60 MB at 224 × 224, of six minutes of video.
+PART = 64
+JPEG_QUALITY = 80
+# For shot boundaries: pictures looked at in a second, and their side.
+LOOKS = 4
+LOOK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """Which segments of which file, and what is to be made of their frames."""
+
+    path: str | Path
+    plan: SegmentPlan
+    size: int
+    """Side of the square pictures that the model sees."""
+    thumbnail: int = 160
+    """Longest side of a thumbnail; smaller pictures are not enlarged."""
+    first: int = 0
+    """The segment to start with."""
+    count: int = PART
+    """How many segments to read at most."""
+    cuts: tuple[float, ...] | None = None
+    """Shot boundaries in seconds, where they are known; else they are looked for, if the plan wants them."""
+    max_seconds: float = 0.0
+    """Of a longer video only the beginning counts, as if it ended there; 0: all of it counts."""
+    threads: int = 1
+    """Of the decoder; with several workers the cores are busy. 0 leaves their number to the decoder."""
+    backend: Backend = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 1), ("thumbnail", 1), ("first", 0), ("count", 1), ("threads", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)} is not allowed; allowed: {least} or more")
+        if not (math.isfinite(self.max_seconds) and self.max_seconds >= 0):
+            raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: 0 or more")
+
+
+@dataclass(frozen=True)
+class VideoContent:
+    """A file, and `len()` of its segments; times are seconds from its first frame."""
+
+    duration: float
+    width: int
+    height: int
+    """Both of the upright picture."""
+    fps: float
+    codec: str
+    first: int
+    """The number of the first segment that is here."""
+    total: int
+    """How many segments the file has, here or not."""
+    cuts: tuple[float, ...] | None
+    """Shot boundaries, where the plan wants them."""
+    starts: Floats
+    """[S]."""
+    ends: Floats
+    """[S]."""
+    times: Floats
+    """[S, M] when each frame is shown, NaN where there is none."""
+    mask: Bools
+    """[S, M] where there is a frame."""
+    index: Integers
+    """[S, M] which of `frames` it is, -1 where there is none."""
+    frames: Picture
+    """[F, size, size, 3] RGB: each frame once, though overlapping segments share many."""
+    thumbnails: tuple[bytes, ...]
+    """[S] a JPEG of the frame in the middle."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+def read_video(request: ReadRequest) -> VideoContent:
+    """The segments of a part of a video, with their frames; a one-line DecodeError (a ValueError) where it has none.
+
+    Later parts are asked for by the requests of `remaining`: a part holds a bounded number of frames, however long the
+    video is. Shot boundaries are looked for in all of the video, once, by the request that does not know them.
+    """
+    try:
+        return _read(request)
+    except MemoryError:
+        raise DecodeError(f"{request.path}: its pictures are too large for the memory of this machine") from None
+    except OSError as error:
+        raise DecodeError(_line(f"{request.path}: cannot be read: {error.strerror or error}")) from error
+    except ValueError as error:
+        text = str(error)
+        raise DecodeError(_line(text if str(request.path) in text else f"{request.path}: {text}")) from error
+
+
+def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
+    """The requests for the parts after the one that `request` gave; in any order, or at the same time."""
+    start = content.first + len(content)
+    return [replace(request, first=first, cuts=content.cuts) for first in range(start, content.total, request.count)]
+
+
+def _read(request: ReadRequest) -> VideoContent:
+    cuts = None
+    if request.plan.shots:
+        cuts = _shot_boundaries(request) if request.cuts is None else request.cuts
+
+    def segments(timeline: Timeline) -> tuple[list[Cut], int]:
+        found = plan(*_counted(timeline, request.max_seconds), request.plan, cuts or ())
+        part = found[request.first : request.first + request.count]
+        if not part:
+            raise DecodeError(f"{request.path}: segment {request.first} was asked for, but it has only {len(found)}")
+        return part, len(found)
+
+    timeline, chosen, pictures = decode_chosen(
+        request.path,
+        lambda timeline: sorted({index for segment in segments(timeline)[0] for index in segment.indices}),
+        partial(_pack, size=request.size, thumbnail=request.thumbnail),
+        request.backend,
+        request.threads,
+    )
+    # Again, because the decoder may have chosen twice; this is the timeline that it settled on.
+    part, total = segments(timeline)
+    index = np.full((len(part), request.plan.frames), -1, dtype=np.int64)
+    for row, segment in zip(index, part, strict=True):
+        row[: len(segment.indices)] = np.searchsorted(chosen, segment.indices)
+    mask = index >= 0
+    pixels = request.size * request.size * 3
+    middles = index[np.arange(len(part)), mask.sum(axis=1) // 2]
+    return VideoContent(
+        duration=_counted(timeline, request.max_seconds)[1],
+        width=timeline.width,
+        height=timeline.height,
+        fps=timeline.fps,
+        codec=timeline.codec,
+        first=request.first,
+        total=total,
+        cuts=cuts,
+        starts=np.array([segment.start for segment in part]),
+        ends=np.array([segment.end for segment in part]),
+        times=np.where(mask, timeline.times[chosen][index], np.nan),
+        mask=mask,
+        index=index,
+        frames=np.stack([packed[:pixels] for packed in pictures]).reshape(-1, request.size, request.size, 3),
+        thumbnails=tuple(pictures[middle][pixels:].tobytes() for middle in middles),
+    )
+
+
+def _counted(timeline: Timeline, max_seconds: float) -> tuple[Floats, float]:
+    """The frames and the seconds that count."""
+    if not 0 < max_seconds < timeline.duration:
+        return timeline.times, timeline.duration
+    # As `uniform_indices` has it: a frame that is shown only when the time is up is not seen any more.
+    seen = int(np.searchsorted(timeline.times, max_seconds - SAME_TIME))
+    return timeline.times[: max(1, seen)], max_seconds
+
+
+def _pack(frame: Picture, size: int, thumbnail: int) -> Picture:
+    """The pixels of the model's picture, and behind them the bytes of a JPEG.
+
+    The decoder hands over one full frame at a time, may start anew, and does not say which frame it is; so both are
+    made of every frame, and travel together. A thumbnail costs little beside the decoding of its frame.
+    """
+    picture = Image.fromarray(frame)
+    scale = min(1.0, thumbnail / max(picture.size))
+    sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    file = io.BytesIO()
+    picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
+    return np.concatenate([resize_crop(frame, size).ravel(), np.frombuffer(file.getvalue(), dtype=np.uint8)])
+
+
+def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
+    """Where shots begin: first roughly, from a few pictures a second, then to the frame."""
+    timeline, chosen, looks = decode_chosen(
+        request.path,
+        lambda timeline: _first_of_each(np.floor(_counted(timeline, request.max_seconds)[0] * LOOKS)),
+        _look,
+        request.backend,
+        request.threads,
+    )
+    places = cut_places(looks)
+    spans = [(timeline.times[chosen[place - 1]], timeline.times[chosen[place]]) for place in places]
+    if not spans:
+        return ()
+    # By time and not by number: the decoder may count frames differently when it is asked for others.
+    timeline, chosen, looks = decode_chosen(
+        request.path,
+        lambda timeline: sorted({index for span in spans for index in _within(timeline.times, *span)}),
+        _look,
+        request.backend,
+        request.threads,
+    )
+    times = timeline.times[chosen]
+    cuts = []
+    for span in spans:
+        inside = _within(times, *span)
+        if len(inside) > 1:
+            change = colour_changes(looks[inside.start : inside.stop])
+            cuts.append(float(times[inside.start + 1 + int(np.argmax(change))]))
+    return tuple(cuts)
+
+
+def _first_of_each(groups: Floats) -> list[int]:
+    return [int(place) for place in np.unique(groups, return_index=True)[1]]
+
+
+def _within(times: Floats, start: float, end: float) -> range:
+    first, last = np.searchsorted(times, [start - SAME_TIME, end + SAME_TIME])
+    return range(int(first), int(last))
+
+
+def _look(frame: Picture) -> Picture:
+    small = Image.fromarray(frame).resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX, reducing_gap=2.0)
+    return np.asarray(small)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,158 @@
+"""Words, or a clip, in; the moments of a library that match, out."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from prota.library.encoding import pooled_vectors, stored_tokens
+from prota.library.moments import Moment, ScoredSegment, find_moments
+from prota.library.records import LibraryError, VideoRecord
+from prota.library.store import Store
+from prota.model import ProTA
+from prota.scoring.search import search
+from prota.types import Explanation, PreparedTokens
+
+__all__ = ["Hit", "Query", "Searcher", "clean_query"]
+
+# Up to here every segment is scored; beyond, a candidate stage comes first.
+EXACT_SEGMENTS = 20_000
+CANDIDATES = 500
+# Segments looked at for each moment asked for: half of them overlap another.
+_SEGMENTS_PER_MOMENT = 8
+
+
+def clean_query(text: str) -> str:
+    """Words without control characters and runs of spaces; LibraryError where nothing is left."""
+    plain = "".join(" " if unicodedata.category(letter).startswith("C") else letter for letter in text)
+    words = " ".join(plain.split())
+    if not words:
+        raise LibraryError("the query is empty: say in words what the moment shows")
+    return words
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is looked for, encoded."""
+
+    text: str
+    tokens: PreparedTokens
+    cut: bool
+    """Whether the text was longer than the model reads."""
+    like: tuple[str, float, float] | None = None
+    """Of a clip as the query: its content, start and end, which are not to be found again."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A moment that a search found."""
+
+    video: VideoRecord
+    start: float
+    end: float
+    score: float
+    best: float
+    """Seconds at which the frame that matches best is shown."""
+    row: int
+    """Of the segment that speaks for it, in the store's present version."""
+
+
+def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
+    if query.like is None or query.like[0] != video_id:
+        return False
+    return start < query.like[2] and query.like[1] < end
+
+
+class Searcher:
+    """Searches one library with the model that made it; tokens that were read once stay in memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        model: ProTA,
+        exact_segments: int = EXACT_SEGMENTS,
+        autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self.store, self.model, self.exact_segments, self.autocast = store, model, exact_segments, autocast
+        self.device = model.logit_scale.device
+        self._records: dict[str, VideoRecord] = {}
+        for record in store.videos():
+            # The same content may lie at several paths: one that is there speaks for it.
+            if record.state == "indexed":
+                self._records.setdefault(record.video_id, record)
+        self._tokens: PreparedTokens | None = None
+
+    @torch.inference_mode()
+    def encode(self, text: str) -> Query:
+        words = clean_query(text)
+        encoder = self.model.text_encoder
+        with self.autocast():
+            tokens = self.model.encode_text(words).without_source()
+        cut = len(encoder.tokenizer.pieces(words, 10_000)) > encoder.length
+        return Query(words, tokens, cut)
+
+    def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
+        """The k best moments, best first."""
+        if k < 1:
+            raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
+        query = self.encode(query) if isinstance(query, str) else query
+        rows, scores = self._segments(query.tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
+        table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+        columns = zip(table["video_id"], table["start"], table["end"], strict=True)
+        found = [
+            ScoredSegment(int(row), video_id, start, end, float(score))
+            for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
+            if video_id in self._records and not _itself(query, video_id, start, end)
+        ]
+        return [self._hit(query, moment) for moment in find_moments(found, k)]
+
+    def _segments(
+        self, tokens: PreparedTokens, count: int, where: str | None, exact: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of the best segments and their scores, best first."""
+        total = self.store.count()
+        if total == 0:
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        allowed: torch.Tensor | None = None
+        if exact or total <= self.exact_segments:
+            if where:
+                allowed = torch.zeros(total, dtype=torch.bool)
+                allowed[torch.tensor(self.store.segments(["row"], where)["row"].to_pylist(), dtype=torch.long)] = True
+            scores, places = search(self.model.head, tokens, self._all_tokens(), count, allowed)
+            rows = places[0].cpu().numpy()
+        else:
+            vector = pooled_vectors(tokens)[0].cpu().numpy()
+            candidates = np.asarray(self.store.nearest(vector, max(CANDIDATES, 2 * count), where), dtype=np.int64)
+            if not len(candidates):
+                return np.zeros(0, dtype=np.int64), np.zeros(0)
+            some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
+            scores, places = search(self.model.head, tokens, some, count)
+            rows = candidates[places[0].cpu().numpy()]
+        values = scores[0].cpu().numpy()
+        there = np.isfinite(values)
+        return rows[there], values[there]
+
+    def _all_tokens(self) -> PreparedTokens:
+        if self._tokens is None:
+            self._tokens = stored_tokens(self.store.tokens(), self.device)
+        return self._tokens
+
+    def explain(self, query: Query, row: int) -> Explanation:
+        """What the score of one segment is made of."""
+        return self.model.explain(query.tokens, stored_tokens(self.store.tokens([row]), self.device))
+
+    def frame_times(self, row: int) -> list[float]:
+        """Seconds of the frames of a segment, in the order of its explanation."""
+        times = self.store.segments(["times"], rows=[row])["times"].to_pylist()[0]
+        return [float(value) for value in times if value is not None and not np.isnan(value)]
+
+    def _hit(self, query: Query, moment: Moment) -> Hit:
+        best = int(self.explain(query, moment.row).video_contributions.argmax())
+        times = self.frame_times(moment.row)
+        record = self._records[moment.video_id]
+        return Hit(record, moment.start, moment.end, moment.score, times[min(best, len(times) - 1)], moment.row)

@@ -1,0 +1,205 @@
+"""Which files a user means by the paths they give, and what each of them is, whatever its name."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
+from prota.library.records import LibraryError
+
+__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "content_id", "walk"]
+
+# What is taken for a video inside a folder, lower case. Benchmarks also have videos called x.null, x. and x.ogg; in a
+# folder of one's own, the last is nearly always music. Any file is taken that is named itself.
+VIDEO_EXTENSIONS = frozenset(BENCHMARK_EXTENSIONS) - {"null", "", "ogg"} | {
+    *("mk3d", "mp4v", "mpg4", "mpv", "mp2v", "m2p", "m2t", "mpgv", "tp", "trp", "tod", "mod", "dv", "xvid", "wtv"),
+    *("dvr-ms", "f4p", "ogm", "nut", "nuv", "amv", "mj2", "mjpeg", "gxf", "lrv", "insv", "360"),
+    *("obu", "av1", "h263", "263", "h266", "266", "vvc", "vc1"),
+}
+# Also extensions of TypeScript, of Qt's translations and of Go's modules: a folder of code has thousands of them.
+PERHAPS_TEXT = frozenset({"ts", "mts", "mod"})
+HEAD = 4096
+
+Identity = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file that may be a video."""
+
+    path: Path
+    """Absolute, by the name under which it was found: links in it are not resolved."""
+    size: int
+    modified: int
+    """Nanoseconds, as the file system tells."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Something that was asked for, or lies in a folder that was, and cannot be looked at."""
+
+    path: Path
+    reason: str
+    """One line, without the path."""
+
+
+def walk(paths: Sequence[Path]) -> Iterator[FoundFile | Unreadable]:
+    """The files among `paths`, whatever their extension, and the videos in the folders among them, at any depth.
+
+    Each file comes once, however many names lead to it, in an order that only names decide: path by path as given, the
+    files of a folder before its subfolders, and links after everything else, so that a file's own name wins over a
+    link to it. What starts with a dot is left out unless it is among `paths`. Links to folders are followed, each
+    folder being visited once. Nothing is raised: what cannot be read is told in its place.
+    """
+    return _Walk().over([Path(path) for path in paths])
+
+
+def content_id(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal; LibraryError where it cannot be read, or changes meanwhile."""
+    # A name may hold line breaks; a message may not.
+    name = " ".join(str(path).splitlines())
+    try:
+        with open(path, "rb", buffering=0, opener=_open) as file:
+            before = os.fstat(file.fileno())
+            if not stat.S_ISREG(before.st_mode):
+                raise LibraryError(f"{name}: not a regular file")
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            after = os.fstat(file.fileno())
+        # By its name too: most programs write a new file and give it the name of the old one.
+        now = os.stat(path)
+    except OSError as error:
+        raise LibraryError(f"{name}: cannot be read: {_reason(error)}") from None
+    if not _state(before) == _state(after) == _state(now):
+        raise LibraryError(f"{name}: changed while it was being read; index it again when it is complete")
+    return digest
+
+
+def _open(path: str, flags: int) -> int:
+    """Without waiting: somebody may have put a pipe in the file's place, and opening one waits for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Walk:
+    """One walk: what has been seen, and which links are still to be followed."""
+
+    def __init__(self) -> None:
+        self._folders: set[Identity] = set()
+        self._files: set[Identity] = set()
+        self._links: deque[Path] = deque()
+
+    def over(self, paths: list[Path]) -> Iterator[FoundFile | Unreadable]:
+        for path in paths:
+            # Two dots are resolved through the links before them, as the file system does, and not by dropping names.
+            yield from self._visit(Path(os.path.realpath(path)) if ".." in path.parts else path.absolute(), named=True)
+        while self._links:
+            yield from self._visit(self._links.popleft(), named=False)
+
+    def _visit(self, path: Path, named: bool) -> Iterator[FoundFile | Unreadable]:
+        """Whatever lies there, links followed. Inside a folder, only videos and folders are spoken of."""
+        spoken_of = named or not path.suffix or _is_video_name(path.name)
+        try:
+            status = path.stat()
+        except (OSError, ValueError) as error:
+            if spoken_of:
+                yield Unreadable(_printable(path), _missing(path, error))
+            return
+        if stat.S_ISDIR(status.st_mode):
+            yield from self._below(path)
+        elif named or _is_video_name(path.name):
+            yield from self._file(path, status, named)
+
+    def _below(self, folder: Path) -> Iterator[FoundFile | Unreadable]:
+        """A folder and its subfolders. A stack instead of recursion, because folders may be nested very deeply."""
+        stack = [folder]
+        while stack:
+            current = stack.pop()
+            try:
+                status = current.stat()
+                if (status.st_dev, status.st_ino) in self._folders:
+                    continue
+                self._folders.add((status.st_dev, status.st_ino))
+                with os.scandir(current) as scan:
+                    entries = sorted(scan, key=lambda entry: entry.name)
+            except OSError as error:
+                yield Unreadable(_printable(current), f"the folder cannot be read: {_reason(error)}")
+                continue
+            if not _is_text(current):
+                yield Unreadable(_printable(current), "the folder's name is not UTF-8; rename it")
+                continue
+            subfolders = []
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                try:
+                    if entry.is_symlink():
+                        self._links.append(Path(entry.path))
+                    elif entry.is_dir(follow_symlinks=False):
+                        subfolders.append(Path(entry.path))
+                    elif _is_video_name(entry.name):
+                        yield from self._file(Path(entry.path), entry.stat(follow_symlinks=False), named=False)
+                except OSError as error:
+                    yield Unreadable(_printable(Path(entry.path)), f"cannot be read: {_reason(error)}")
+            stack += reversed(subfolders)
+
+    def _file(self, path: Path, status: os.stat_result, named: bool) -> Iterator[FoundFile | Unreadable]:
+        identity = (status.st_dev, status.st_ino)
+        if identity in self._files:
+            return
+        if not named and path.suffix[1:].lower() in PERHAPS_TEXT and stat.S_ISREG(status.st_mode) and _is_prose(path):
+            return
+        self._files.add(identity)
+        if not stat.S_ISREG(status.st_mode):
+            yield Unreadable(_printable(path), "not a regular file")
+        elif not _is_text(path):
+            yield Unreadable(_printable(path), "the name is not UTF-8; rename it")
+        elif not os.access(path, os.R_OK):
+            yield Unreadable(path, "cannot be read: Permission denied")
+        else:
+            yield FoundFile(path, status.st_size, status.st_mtime_ns)
+
+
+def _is_video_name(name: str) -> bool:
+    return os.path.splitext(name)[1][1:].lower() in VIDEO_EXTENSIONS
+
+
+def _is_prose(path: Path) -> bool:
+    """Whether a file starts like text, which has neither of two bytes that no recording can do without."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD)
+    except OSError:
+        return False
+    return b"\0" not in head and b"\xff" not in head
+
+
+def _is_text(path: Path) -> bool:
+    """Whether a path can be written down. File systems take any bytes; Python smuggles them through as half letters."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _printable(path: Path) -> Path:
+    return path if _is_text(path) else Path(os.fsencode(path).decode("utf-8", "replace"))
+
+
+def _missing(path: Path, error: Exception) -> str:
+    if not isinstance(error, FileNotFoundError):
+        return f"cannot be read: {_reason(error)}"
+    return "the link leads nowhere" if path.is_symlink() else "there is no such file or folder"
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,123 @@
+"""`prota index`, `prota search` and `prota library` as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import prota, succeeds
+from tests.conftest import REPOSITORY
+from tests.library.worlds import toy_model, write_clips
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library-cli")
+    toy_model().save_pretrained(folder / "model")
+    write_clips(folder / "videos", "red-left", "blue-top", "green-right")
+    (folder / "videos" / "broken.mp4").write_bytes(b"not a video")
+    arguments = ("index", folder / "videos", "-l", folder / "lib", "--model", folder / "model", "--device", "cpu")
+    result = prota(*arguments, "--workers", 1)
+    assert result.returncode == 0, result.stderr
+    assert "3 indexed, 1 bad" in result.stdout
+    assert "broken.mp4: " in result.stderr
+    assert "4 unchanged" in succeeds(*arguments, "--workers", 1)
+    return folder
+
+
+def test_search_prints_moments(world: Path) -> None:
+    said = succeeds("search", "red", "on", "the", "left", "-l", world / "lib", "-k", 2, "--device", "cpu")
+    assert "“red on the left”" in said
+    assert said.count(".mp4") == 2
+
+
+def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
+    said = succeeds("search", "a red thing", "-l", world / "lib", "--json", "--explain", "--device", "cpu")
+    answer = json.loads(said)
+    assert answer["query"] == "a red thing"
+    assert len(answer["moments"]) == 3
+    for moment in answer["moments"]:
+        added = sum(part["adds"] for side in ("words", "frames") for part in moment[side])
+        assert added == pytest.approx(moment["score"], abs=1e-5)
+        assert moment["start"] <= moment["best"] <= moment["end"]
+
+
+def test_explanations_are_drawn(world: Path) -> None:
+    said = succeeds("search", "a red thing", "-l", world / "lib", "--explain", "-k", 1, "--device", "cpu")
+    assert "why, adding up to" in said
+    assert "█" in said or "░" in said
+
+
+def test_queries_from_a_file(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.txt").write_text("red\n\nblue\n", encoding="utf-8")
+    said = succeeds("search", "--queries", tmp_path / "queries.txt", "-l", world / "lib", "--json", "--device", "cpu")
+    assert [json.loads(line)["query"] for line in said.splitlines()] == ["red", "blue"]
+
+
+def test_clips_as_queries(world: Path, tmp_path: Path) -> None:
+    clip = world / "videos" / "red-left.mp4"
+    said = succeeds("search", "--like", clip, "-l", world / "lib", "--json", "--device", "cpu")
+    assert {Path(moment["path"]).stem for moment in json.loads(said)["moments"]} == {"blue-top", "green-right"}
+    (tmp_path / "captions.txt").write_text("red on the left\na blue thing\n", encoding="utf-8")
+    arguments = ("match", clip, tmp_path / "captions.txt", "--model", world / "model", "--device", "cpu")
+    assert len(succeeds(*arguments).splitlines()) == 2
+    scores = [json.loads(line)["score"] for line in succeeds(*arguments, "--json").splitlines()]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_upkeep(world: Path, tmp_path: Path) -> None:
+    assert json.loads(succeeds("library", "info", "-l", world / "lib"))["segments"] == 3
+    assert "good" in succeeds("library", "verify", "-l", world / "lib")
+    assert "compacted" in succeeds("library", "compact", "-l", world / "lib")
+    succeeds("library", "export", tmp_path / "rows.jsonl", "-l", world / "lib")
+    assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["search", "-l", "LIB"], 2, "give either words, --queries FILE or --like CLIP"),
+        (["search", "   ", "-l", "LIB"], 2, "the query is empty"),
+        (["search", "red", "-l", "nowhere"], 1, "nowhere holds no library yet"),
+        (["search", "red", "-l", "LIB", "--where", "colour = 3"], 1, "duration"),
+        (["index", "nowhere", "-l", "LIB"], 1, "nowhere: no such file or folder"),
+        (["index", "VIDEOS", "-l", "fresh"], 1, "--model"),
+        (["library", "info", "-l", "nowhere"], 1, "nowhere"),
+        (["library", "export", "rows.xls", "-l", "LIB"], 1, ".parquet"),
+    ],
+)
+def test_mistakes_are_one_line(world: Path, tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    names = {"LIB": world / "lib", "VIDEOS": world / "videos"}
+    result = prota(*(names.get(argument, argument) for argument in arguments), cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
+    sides = ("left", "right", "top", "bottom")
+    write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "blue", "pink", "white") for s in sides))
+    command = [
+        sys.executable, "-m", "prota", "index", str(tmp_path / "v"), "-l", str(tmp_path / "lib"),
+        "--model", str(world / "model"), "--device", "cpu", "--workers", "1",
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "lib" / "library.json").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=120)
+    assert process.returncode in (0, 130), complained
+    if process.returncode == 130:
+        assert "the same command goes on from there" in complained
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    counts = again.stdout
+    assert "bad" not in counts
+    assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["segments"] == 16
+    assert "good" in succeeds("library", "verify", "-l", tmp_path / "lib")

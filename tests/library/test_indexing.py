@@ -1,0 +1,202 @@
+"""What indexing does with files that are new, known, moved, changed, doubled, broken and gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from prota.library import indexing, upkeep
+from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.library import Library
+from prota.library.reading import ReadRequest
+from prota.library.records import LibraryError
+from prota.library.segments import SegmentPlan
+from prota.library.store import Store
+from prota.model import ProTA
+from tests.conftest import REPOSITORY
+from tests.library.worlds import toy_model, write_clips
+from tests.small_world import write_colour_clip
+
+PLAN = SegmentPlan(frames=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> ProTA:
+    return toy_model()
+
+
+def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexReport:
+    library = Library.open(folder, model)
+    return library.index(list(paths), IndexOptions(PLAN, timeout=60, **options))  # type: ignore[arg-type]
+
+
+def records(folder: Path) -> dict[str, str]:
+    with Store.open(folder) as store:
+        return {Path(record.path).name: record.state for record in store.videos()}
+
+
+def test_new_files_are_indexed_once(tmp_path: Path, model: ProTA) -> None:
+    write_clips(tmp_path / "v", "red-left", "blue-top", "green-right")
+    first = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (first.indexed, first.segments, first.bad, first.finished) == (3, 3, {}, True)
+    second = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (second.indexed, second.unchanged, second.segments) == (0, 3, 0)
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_moved_touched_doubled_changed_and_gone(tmp_path: Path, model: ProTA) -> None:
+    paths = write_clips(tmp_path / "v", "red-left", "blue-top", "green-right", "pink-left")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    paths["red-left"].rename(tmp_path / "v" / "moved.mp4")
+    os.utime(paths["blue-top"])
+    shutil.copy(paths["blue-top"], tmp_path / "v" / "copy.mp4")
+    write_colour_clip(paths["green-right"], "black", "bottom")
+    paths["pink-left"].unlink()
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (report.moved, report.unchanged, report.duplicates, report.indexed, report.gone) == (1, 1, 1, 1, 1)
+    assert records(tmp_path / "lib") == {
+        "moved.mp4": "indexed",
+        "blue-top.mp4": "indexed",
+        "copy.mp4": "indexed",
+        "green-right.mp4": "indexed",
+        "pink-left.mp4": "gone",
+    }
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 4, "a copy adds no segments"
+    assert upkeep.verify(tmp_path / "lib") == []
+    pruned = index(tmp_path / "lib", model, tmp_path / "v", prune=True)
+    assert pruned.gone == 1
+    assert "pink-left.mp4" not in records(tmp_path / "lib")
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) -> None:
+    paths = write_clips(tmp_path / "v", "red-left")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    paths["red-left"].rename(tmp_path / "away.mp4")
+    assert index(tmp_path / "lib", model, tmp_path / "v").gone == 1
+    (tmp_path / "away.mp4").rename(paths["red-left"])
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (report.unchanged, report.indexed) == (1, 0)
+    assert records(tmp_path / "lib") == {"red-left.mp4": "indexed"}
+
+
+def test_bad_files_are_reported_remembered_and_tried_again_when_told(tmp_path: Path, model: ProTA) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    (tmp_path / "v" / "broken.mp4").write_bytes(b"not a video at all")
+    (tmp_path / "v" / "empty.mp4").touch()
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert report.indexed == 1
+    assert {Path(path).name for path in report.bad} == {"broken.mp4", "empty.mp4"}
+    assert all(reason and "\n" not in reason for reason in report.bad.values())
+    again = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (again.unchanged, again.bad) == (3, {})
+    assert len(index(tmp_path / "lib", model, tmp_path / "v", retry=True).bad) == 2
+    write_colour_clip(tmp_path / "v" / "broken.mp4", "blue", "top")
+    assert index(tmp_path / "lib", model, tmp_path / "v").indexed == 1
+    assert records(tmp_path / "lib") == {"broken.mp4": "indexed", "empty.mp4": "bad", "red-left.mp4": "indexed"}
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_a_good_file_that_breaks_loses_its_segments(tmp_path: Path, model: ProTA) -> None:
+    paths = write_clips(tmp_path / "v", "red-left")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    paths["red-left"].write_bytes(b"overwritten")
+    assert len(index(tmp_path / "lib", model, tmp_path / "v").bad) == 1
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 0
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "v").mkdir()
+    write_colour_clip(tmp_path / "v" / "long.mp4", "red", "left", frames=150)
+    plan = SegmentPlan(frames=4, fps=4.0)
+    whole = Library.open(tmp_path / "whole", model).index(tmp_path / "v", IndexOptions(plan))
+    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=7))
+    parts = Library.open(tmp_path / "parts", model).index(tmp_path / "v", IndexOptions(plan))
+    assert whole.segments == parts.segments > 20
+    tables = []
+    for name in ("whole", "parts"):
+        with Store.open(tmp_path / name) as store:
+            tables.append(store.segments(["index", "start", "end", "times", "weight"]).to_pydict())
+    assert tables[0] == tables[1]
+    assert upkeep.verify(tmp_path / "parts") == []
+
+
+def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
+    write_clips(tmp_path / "v", "red-left", "blue-top", "green-right", "pink-left", "white-top")
+    done: list[int] = []
+    library = Library.open(tmp_path / "lib", model)
+    options = IndexOptions(PLAN)
+    report = library.index(
+        tmp_path / "v", options, lambda now: done.append(now.indexed), lambda: bool(done) and done[-1] >= 2
+    )
+    assert not report.finished
+    with Store.open(tmp_path / "lib") as store:
+        kept = store.count()
+    assert kept >= 2
+    assert upkeep.verify(tmp_path / "lib") == []
+    rest = library.index(tmp_path / "v", options)
+    assert (rest.unchanged, rest.indexed) == (kept, 5 - kept)
+
+
+def test_another_model_is_refused_with_the_sentence_that_helps(tmp_path: Path, model: ProTA) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    with pytest.raises(LibraryError, match="model"):
+        index(tmp_path / "lib", toy_model(seed=1), tmp_path / "v")
+    with pytest.raises(LibraryError, match="no such file or folder"):
+        index(tmp_path / "lib", model, tmp_path / "nowhere")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from prota.library import indexing
+from prota.library.indexing import IndexOptions
+from prota.library.library import Library
+from prota.library.segments import SegmentPlan
+from tests.library.worlds import toy_model
+indexing._COMMIT_VIDEOS = 2
+print("ready", flush=True)
+Library.open(sys.argv[1], toy_model()).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
+print("done", flush=True)
+"""
+
+
+def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Path, model: ProTA) -> None:
+    sides = ("left", "right", "top", "bottom")
+    write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "green", "blue") for s in sides))
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "lib"), str(tmp_path / "v")]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    kept = 0
+    for delay in (0.15, 0.6, 1.2, 2.0):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "lib" / "library.json").exists():
+            assert upkeep.verify(tmp_path / "lib") == []
+            with Store.open(tmp_path / "lib") as store:
+                now = store.count()
+            assert now >= kept
+            kept = now
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert report.indexed == 12 - kept
+    assert report.unchanged == kept
+    assert upkeep.verify(tmp_path / "lib") == []
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 12

@@ -1,0 +1,54 @@
+"""Overlapping segments of one video become one moment."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from prota.library.moments import ScoredSegment, find_moments
+
+
+def scored(*rows: tuple[str, float, float]) -> list[ScoredSegment]:
+    """(video, start, score), each twelve seconds long, best first."""
+    ordered = sorted(rows, key=lambda row: -row[2])
+    return [ScoredSegment(number, video, at, at + 12, score) for number, (video, at, score) in enumerate(ordered)]
+
+
+def test_neighbours_that_match_as_well_widen_a_moment_and_weak_ones_do_not() -> None:
+    moments = find_moments(scored(("a", 6, 0.50), ("a", 12, 0.48), ("a", 0, 0.30), ("b", 0, 0.20)), 5)
+    assert [(moment.video_id, moment.start, moment.end, moment.score) for moment in moments] == [
+        ("a", 6, 24, 0.50),
+        ("b", 0, 12, 0.20),
+    ]
+
+
+def test_two_stretches_of_one_video_are_two_moments() -> None:
+    moments = find_moments(scored(("a", 0, 0.5), ("a", 60, 0.49)), 5)
+    assert [(moment.start, moment.end) for moment in moments] == [(0, 12), (60, 72)]
+
+
+def test_negative_scores_join_too() -> None:
+    moments = find_moments(scored(("a", 0, -0.10), ("a", 6, -0.105), ("a", 12, -0.2)), 5)
+    assert [(moment.start, moment.end) for moment in moments] == [(0, 18)]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_no_more_than_asked_for(k: int) -> None:
+    assert len(find_moments(scored(*((f"v{n}", 0, n / 10) for n in range(9))), k)) == k
+
+
+segment = st.tuples(st.sampled_from("abc"), st.integers(0, 20).map(lambda n: 6.0 * n), st.floats(-1, 1))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(segment, max_size=40), st.integers(1, 12))
+def test_moments_never_overlap_and_come_best_first(rows: list[tuple[str, float, float]], k: int) -> None:
+    segments = scored(*rows)
+    moments = find_moments(segments, k)
+    assert [moment.score for moment in moments] == sorted((moment.score for moment in moments), reverse=True)
+    if segments:
+        assert (moments[0].score, moments[0].row) == (segments[0].score, segments[0].row)
+    for place, one in enumerate(moments):
+        for other in moments[place + 1 :]:
+            assert one.video_id != other.video_id or one.end <= other.start or other.end <= one.start

@@ -1,0 +1,273 @@
+"""Segments, frames and thumbnails of generated clips, in one part or in many."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from prota.frames.decode import DecodeError, decode_frames
+from prota.frames.pool import DecodePool
+from prota.frames.transforms import resize_crop
+from prota.library import reading
+from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
+from prota.library.segments import SegmentPlan
+from tests.frames.clips import write_clip
+
+SMALL = SegmentPlan(frames=4, fps=2.0)
+COLOURS = [(200, 40, 40), (40, 180, 60), (50, 60, 210)]
+
+
+def write_scenes(path: Path, scenes: Sequence[tuple[int, int]], rate: int = 10, name: str = "libx264") -> Path:
+    """One shot after the other: a colour, and for how many frames, with a white bar that moves through it."""
+    import av
+
+    with av.open(str(path), "w") as file:
+        stream: Any = file.add_stream(name, rate=rate, options={"g": "12"})
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for colour, count in scenes:
+            for number in range(count):
+                picture = np.full((64, 96, 3), COLOURS[colour], dtype=np.uint8)
+                picture[:, number % 90 : number % 90 + 6] = 240
+                file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shots, of 4.3, 2.5 and 5.2 seconds."""
+    return write_scenes(tmp_path_factory.mktemp("film") / "film.mp4", [(0, 43), (1, 25), (2, 52)])
+
+
+def read(path: Path, plan: SegmentPlan = SMALL, **settings: Any) -> VideoContent:
+    return read_video(ReadRequest(path, plan, 32, **settings))
+
+
+def colour_of(frame: np.ndarray[Any, Any]) -> int:
+    return int(np.argmin([np.abs(np.median(frame, axis=(0, 1)) - colour).sum() for colour in COLOURS]))
+
+
+def test_a_video_is_read_with_what_the_library_keeps_of_it(film: Path) -> None:
+    content = read(film)
+    assert (content.duration, content.width, content.height, content.fps) == (pytest.approx(12.0), 96, 64, 10.0)
+    assert (content.codec, content.first, content.total, content.cuts) == ("h264", 0, 11, None)
+    assert len(content) == 11
+    np.testing.assert_allclose(content.starts, np.arange(11))
+    np.testing.assert_allclose(content.ends, np.arange(11) + 2)
+    np.testing.assert_allclose(content.times, content.starts[:, None] + [0.2, 0.7, 1.2, 1.7], atol=1e-6)
+    assert content.mask.all()
+    assert content.mask.dtype == bool
+    # Half of each segment is the next one's too, and is kept once.
+    assert content.frames.shape == (24, 32, 32, 3)
+    assert content.frames.dtype == np.uint8
+    assert content.index.tolist() == [[2 * n, 2 * n + 1, 2 * n + 2, 2 * n + 3] for n in range(11)]
+
+
+def test_the_pictures_are_those_of_their_times(film: Path) -> None:
+    content = read(film)
+    timeline, frames = decode_frames(film, range(120))
+    for segment in range(len(content)):
+        for place in range(4):
+            number = int(np.argmin(np.abs(timeline.times - content.times[segment, place])))
+            np.testing.assert_array_equal(
+                content.frames[content.index[segment, place]], resize_crop(frames[number], 32)
+            )
+
+
+def test_a_short_clip_is_one_segment_with_few_frames(tmp_path: Path) -> None:
+    content = read(write_clip(tmp_path / "clip.mp4", 5), SegmentPlan())
+    assert (len(content), content.total) == (1, 1)
+    assert content.starts.tolist() == [0]
+    assert content.ends == pytest.approx(0.2)
+    assert content.index.tolist() == [[0, 1, 2, 3, 4, *[-1] * 7]]
+    assert content.mask.tolist() == [[True] * 5 + [False] * 7]
+    np.testing.assert_allclose(content.times[0], [*np.arange(5) / 25, *[np.nan] * 7], atol=1e-6)
+    assert content.frames.shape == (5, 32, 32, 3)
+
+
+def test_parts_together_are_the_whole(film: Path) -> None:
+    whole = read(film)
+    request = ReadRequest(film, SMALL, 32, count=4)
+    first = read_video(request)
+    later = remaining(request, first)
+    assert [part.first for part in later] == [4, 8]
+    parts = [first, *(read_video(part) for part in reversed(later))]
+    parts.sort(key=lambda part: part.first)
+    assert [len(part) for part in parts] == [4, 4, 3]
+    assert {part.total for part in parts} == {11}
+    for name in ("starts", "ends", "times", "mask"):
+        np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts]), getattr(whole, name))
+    assert sum((part.thumbnails for part in parts), ()) == whole.thumbnails
+    pictures = np.concatenate([part.frames[part.index] for part in parts])
+    np.testing.assert_array_equal(pictures, whole.frames[whole.index])
+    assert max(len(part.frames) for part in parts) == 10
+    assert remaining(later[1], parts[2]) == []
+    with pytest.raises(DecodeError, match=r"film\.mp4: segment 11 was asked for, but it has only 11"):
+        read(film, first=11)
+
+
+def test_a_part_is_bounded_by_default(tmp_path: Path) -> None:
+    path = write_scenes(tmp_path / "long.mp4", [(0, 80), (1, 80)], rate=2)
+    content = read(path, SegmentPlan(frames=2, fps=2.0))
+    assert (len(content), content.total) == (PART, 159)
+
+
+def test_thumbnails_are_small_jpegs_of_the_middle(film: Path) -> None:
+    for longest, size in ((160, (96, 64)), (48, (48, 32)), (1, (1, 1))):
+        content = read(film, thumbnail=longest)
+        assert len(content.thumbnails) == len(content)
+        for jpeg in content.thumbnails:
+            image = Image.open(io.BytesIO(jpeg))
+            assert (image.format, image.size, image.mode) == ("JPEG", size, "RGB")
+    middles = [colour_of(np.asarray(Image.open(io.BytesIO(jpeg)))) for jpeg in read(film).thumbnails]
+    # Of segment n the third frame, at n + 1.2 s.
+    assert middles == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+
+
+def test_a_wide_picture_has_a_wide_thumbnail(tmp_path: Path) -> None:
+    content = read(write_clip(tmp_path / "clip.mp4", 2, size=(640, 64)))
+    assert Image.open(io.BytesIO(content.thumbnails[0])).size == (160, 16)
+
+
+@pytest.mark.parametrize("rotation", [90, 180, -90])
+def test_rotated_clips_are_upright(rotation: int, tmp_path: Path) -> None:
+    content = read(write_clip(tmp_path / "clip.mp4", 3, rotation=rotation, corner=True))
+    upright = (64, 48) if rotation == 180 else (48, 64)
+    assert (content.width, content.height) == upright
+    thumbnail = np.asarray(Image.open(io.BytesIO(content.thumbnails[0])))
+    assert thumbnail.shape == (*upright[::-1], 3)
+    for picture in (thumbnail, content.frames[0]):
+        bright = np.argwhere(picture[..., 0] > 128).mean(axis=0) > np.array(picture.shape[:2]) / 2
+        assert bright.tolist() == {90: [True, False], 180: [True, True], -90: [False, True]}[rotation]
+
+
+@pytest.mark.parametrize("container", ["mp4", "avi", "mkv"])
+def test_shots_are_found_to_the_frame(container: str, tmp_path: Path) -> None:
+    codec = "mpeg4" if container == "avi" else "libx264"
+    path = write_scenes(tmp_path / f"film.{container}", [(0, 43), (1, 25), (2, 52)], name=codec)
+    content = read(path, SegmentPlan(shots=True))
+    assert content.cuts == pytest.approx((4.3, 6.8), abs=2e-3)
+    np.testing.assert_allclose(content.starts, [0, 4.3, 6.8], atol=2e-3)
+    np.testing.assert_allclose(content.ends, [4.3, 6.8, 12.0], atol=2e-3)
+    for segment, colour in enumerate((0, 1, 2)):
+        assert {colour_of(content.frames[place]) for place in content.index[segment]} == {colour}
+    assert not set(content.index[0]) & set(content.index[1])
+
+
+def test_shots_are_looked_for_once(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(SMALL, shots=True)
+    whole = read(film, plan)
+    request = ReadRequest(film, plan, 32, count=3)
+    first = read_video(request)
+    monkeypatch.setattr(reading, "_shot_boundaries", lambda request: pytest.fail("looked again"))
+    parts = [first, *(read_video(part) for part in remaining(request, first))]
+    np.testing.assert_array_equal(np.concatenate([part.starts for part in parts]), whole.starts)
+    assert {part.cuts for part in parts} == {whole.cuts}
+    # Known cuts are taken as they are; without `shots` they do not count.
+    assert read(film, plan, cuts=()).cuts == ()
+    assert read(film, SMALL, cuts=(3.0,)).total == 11
+
+
+def test_a_clip_of_one_shot_has_no_cuts(tmp_path: Path) -> None:
+    assert read(write_clip(tmp_path / "clip.mp4", 30), replace(SMALL, shots=True)).cuts == ()
+
+
+def test_only_the_first_seconds_count(film: Path) -> None:
+    content = read(film, max_seconds=5.0)
+    assert (content.duration, content.total) == (5.0, 4)
+    assert content.ends[-1] == 5.0
+    assert content.times.max() < 5.0
+    assert read(film, replace(SMALL, shots=True), max_seconds=4.0).cuts == ()
+    assert read(film, max_seconds=100.0).duration == pytest.approx(12.0)
+
+
+def test_settings_of_the_decoder_reach_it(film: Path) -> None:
+    for threads in (0, 2):
+        np.testing.assert_array_equal(read(film, threads=threads).frames, read(film).frames)
+    with pytest.raises(DecodeError, match="'ffmpeg' is not known"):
+        read(film, backend="ffmpeg")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("size", 0), ("thumbnail", 0), ("first", -1), ("count", 0), ("threads", -1), ("max_seconds", float("nan"))],
+)
+def test_bad_requests_are_refused(name: str, value: float) -> None:
+    settings: dict[str, Any] = {"size": 32, name: value}
+    with pytest.raises(ValueError, match=f"{name} = {value} is not allowed; allowed: "):
+        ReadRequest("film.mp4", SMALL, **settings)
+
+
+def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "two\nlines.mp4").write_bytes(b"not a video" * 100)
+    for path in (tmp_path / "gone.mp4", tmp_path, tmp_path / "two\nlines.mp4", tmp_path / "a\0b.mp4"):
+        with pytest.raises(DecodeError) as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+    for error, text in (
+        (PermissionError(13, "Permission denied"), "film.mp4: cannot be read: Permission denied"),
+        (MemoryError(), "film.mp4: its pictures are too large for the memory"),
+        (ValueError("two\nlines"), "film.mp4: two lines"),
+    ):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(reading, "decode_chosen", fail)
+        with pytest.raises(DecodeError) as caught:
+            read(film)
+        assert text in str(caught.value)
+
+
+def test_a_worker_needs_no_torch() -> None:
+    code = "import sys, prota.library.reading; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[DecodePool]:
+    with DecodePool(workers=1, timeout=60) as pool:
+        yield pool
+
+
+def test_it_is_a_job_for_a_worker(film: Path, pool: DecodePool) -> None:
+    outcomes = dict(
+        pool.run(read_video, [("film", ReadRequest(film, SMALL, 32)), ("gone", ReadRequest("x", SMALL, 32))])
+    )
+    np.testing.assert_array_equal(outcomes["film"].value.frames, read(film).frames)
+    assert outcomes["gone"].value is None
+    assert outcomes["gone"].error == "x: the file is not there"
+
+
+@pytest.mark.parametrize("shots", [False, True])
+def test_files_that_decoders_trip_over(shots: bool, shared: Path, pool: DecodePool) -> None:
+    folder = shared / "data" / "decode_tests"
+    with (folder / "manifest.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["file"]: row for row in csv.DictReader(file)}
+    requests = [(name, ReadRequest(folder / name, SegmentPlan(shots=shots), 32)) for name in rows]
+    bad = 0
+    for name, outcome in pool.run(read_video, requests):
+        if outcome.value is None:
+            bad += 1
+            assert name in outcome.error
+            assert "\n" not in outcome.error
+            continue
+        content = outcome.value
+        assert len(content) == content.total == len(content.thumbnails) >= 1, name
+        assert content.ends[-1] == content.duration, name
+        assert content.mask.sum() >= min(12, int(rows[name]["nframes"])), name
+        assert sorted(set(content.index[content.mask].tolist())) == list(range(len(content.frames))), name
+        shape = Image.open(io.BytesIO(content.thumbnails[0])).size
+        assert shape[0] / shape[1] == pytest.approx(content.width / content.height, rel=0.02), name
+    assert bad == 8

@@ -1,0 +1,105 @@
+"""Searching a library: exact or in two stages, with filters, explanations and odd queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from prota.library.indexing import IndexOptions
+from prota.library.library import Library
+from prota.library.records import LibraryError
+from prota.library.search import Searcher, clean_query
+from prota.library.segments import SegmentPlan
+from prota.library.store import Store
+from tests.library.worlds import toy_model, write_clips
+from tests.small_world import write_colour_clip
+
+NAMES = ("red-left", "blue-top", "green-right", "pink-left", "white-top", "black-bottom")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("search")
+    write_clips(folder / "v", *NAMES)
+    write_colour_clip(folder / "v" / "long.mp4", "red", "left", frames=80)
+    opened = Library.open(folder / "lib", toy_model())
+    opened.index(folder / "v", IndexOptions(SegmentPlan(frames=4)))
+    return opened
+
+
+def test_moments_come_best_first_with_the_models_own_scores(library: Library) -> None:
+    hits = library.search("red on the left", k=20)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert {Path(hit.video.path).stem for hit in hits} == {*NAMES, "long"}
+    query = library.searcher.encode("red on the left")
+    for hit in hits:
+        assert 0 <= hit.start <= hit.best <= hit.end <= hit.video.duration + 0.5
+        assert library.searcher.explain(query, hit.row).score == pytest.approx(hit.score, abs=1e-5)
+
+
+def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
+    with Store.open(library.folder) as store:
+        staged = Searcher(store, library.model, exact_segments=1)
+        for words in ("red on the left", "a pink thing", "bottom half black"):
+            exact = [(hit.row, round(hit.score, 5)) for hit in library.search(words, k=3)]
+            assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3)] == exact
+            assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3, exact=True)] == exact
+
+
+@pytest.mark.parametrize("exact_segments", [1, 10_000])
+def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
+    with Store.open(library.folder) as store:
+        searcher = Searcher(store, library.model, exact_segments=exact_segments)
+        short = searcher.search("red on the left", k=20, where="duration < 3")
+        assert {Path(hit.video.path).stem for hit in short} == set(NAMES)
+        assert searcher.search("red", k=5, where="duration > 1000") == []
+        with pytest.raises(LibraryError, match="duration"):
+            searcher.search("red", where="length < 3")
+
+
+def test_odd_queries(library: Library) -> None:
+    assert clean_query("  a\tman\x00 plays\n\nguitar ") == "a man plays guitar"
+    for nothing in ("", "   ", "\x00\x01\n"):
+        with pytest.raises(LibraryError, match="empty"):
+            library.search(nothing)
+    for words in ("猫が寝ている", "кошка спит", "🐈", "<script>alert(1)</script>", "'; drop table", "word " * 500):
+        assert library.search(words, k=2)
+    assert library.searcher.encode("word " * 500).cut
+    assert not library.searcher.encode("a word").cut
+    with pytest.raises(LibraryError, match="1 or more"):
+        library.search("a word", k=0)
+
+
+def test_videos_whose_files_are_gone_are_not_found(tmp_path: Path) -> None:
+    paths = write_clips(tmp_path / "v", "red-left", "blue-top")
+    library = Library.open(tmp_path / "lib", toy_model())
+    options = IndexOptions(SegmentPlan(frames=4))
+    library.index(tmp_path / "v", options)
+    assert len(library.search("red")) == 2
+    paths["red-left"].unlink()
+    library.index(tmp_path / "v", options)
+    assert [Path(hit.video.path).stem for hit in library.search("red")] == ["blue-top"]
+
+
+def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
+    (tmp_path / "v").mkdir()
+    library = Library.open(tmp_path / "lib", toy_model())
+    library.index(tmp_path / "v")
+    assert library.search("anything") == []
+
+
+def test_a_library_that_is_not_there_needs_a_model(tmp_path: Path) -> None:
+    with pytest.raises(LibraryError, match="--model"):
+        Library.open(tmp_path / "lib")
+
+
+def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
+    model = toy_model()
+    model.save_pretrained(tmp_path / "model")
+    write_clips(tmp_path / "v", "red-left")
+    Library.open(tmp_path / "lib", tmp_path / "model").index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
+    again = Library.open(tmp_path / "lib")
+    assert again.search("red")[0].score == pytest.approx(Library.open(tmp_path / "lib", model).search("red")[0].score)
+    assert torch.equal(again.model.logit_scale, model.logit_scale)

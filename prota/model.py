@@ -22,7 +22,7 @@ from prota.scoring.score import ScoreHead
 from prota.settings import first_line
 from prota.types import Explanation, PreparedTokens
 
-__all__ = ["ModelFolderError", "ProTA"]
+__all__ = ["ModelFolderError", "ProTA", "model_folder"]
 
 _FORMAT, _VERSION = "prota", 1
 _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
@@ -100,7 +100,7 @@ class ProTA(nn.Module):
     @classmethod
     def from_pretrained(cls, source: str | Path) -> ProTA:
         """A saved model, from a folder or a hub id, on the CPU and in evaluation mode."""
-        folder = _resolve(source)
+        folder = model_folder(source)
         record = _read_record(folder)
         try:
             config = Config(**record["config"])
@@ -115,7 +115,8 @@ class ProTA(nn.Module):
         return model.eval()
 
 
-def _resolve(source: str | Path) -> Path:
+def model_folder(source: str | Path) -> Path:
+    """Where a model's files lie: the folder itself, or that of a hub id's download."""
     if Path(source).is_dir():
         return Path(source)
     if Path(source).exists():

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from prota.cli import ablate, data, evaluate, index, library, match, search, train
+from prota.cli import ablate, calibrate, data, evaluate, index, library, match, search, train
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -23,6 +23,7 @@ app.add_typer(data.app, name="data")
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(ablate.ablate)
+app.command()(calibrate.calibrate)
 app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)

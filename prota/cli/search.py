@@ -31,6 +31,7 @@ def search(
     ] = None,
     queries: Annotated[Path | None, typer.Option(help="file of queries, one a line, instead of words")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="also show what is no good match")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="show which words matched which seconds")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a query")] = False,
     open_best: Annotated[bool, typer.Option("--open", help="open the best video at its moment")] = False,
@@ -50,10 +51,14 @@ def search(
     for text in texts:
         searcher = opened.searcher
         query = searcher.encode(text) if like is None else like_query(opened.model, parse_clip(like))
-        hits = searcher.search(query, k, where, exact)
+        found = searcher.search(query, k, where, exact)
+        hits = found if everything else searcher.good(found)
         best = best or (hits[0] if hits else None)
         if as_json:
-            typer.echo(json.dumps(_as_dict(opened, query, hits, explain), ensure_ascii=False))
+            answer = _as_dict(opened, query, hits, explain) | {"no_good_match": bool(found) and not hits}
+            typer.echo(json.dumps(answer, ensure_ascii=False))
+        elif found and not hits:
+            typer.echo(f"no good match for “{query.text}” (--all shows the {len(found)} nearest)")
         else:
             _show(opened, query, hits, explain)
     if open_best and best is not None:
@@ -83,7 +88,7 @@ def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> 
     for hit in hits:
         entry: dict[str, Any] = {
             "path": hit.video.path, "video_id": hit.video.video_id, "start": round(hit.start, 3),
-            "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score,
+            "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score, "relevance": hit.relevance,
         }  # fmt: skip
         if explain:
             explanation = library.searcher.explain(query, hit.row)
@@ -119,10 +124,14 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     if not hits:
         console.print(f"nothing found for “{escape(query.text)}”")
         return
-    table = Table("", "moment", Column("video", overflow="fold"), "score", title=f"“{escape(query.text)}”")
+    table = Table("", "moment", Column("video", overflow="fold"), "match", "score", title=f"“{escape(query.text)}”")
     for place, hit in enumerate(hits, start=1):
         table.add_row(
-            str(place), f"{_clock(hit.start)} – {_clock(hit.end)}", escape(hit.video.path), f"{hit.score:.3f}"
+            str(place),
+            f"{_clock(hit.start)} – {_clock(hit.end)}",
+            escape(hit.video.path),
+            "" if hit.relevance is None else f"{hit.relevance:.0%}",
+            f"{hit.score:.3f}",
         )
     console.print(table)
     if explain:

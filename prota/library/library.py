@@ -11,9 +11,10 @@ import torch
 from prota.library.encoding import stamp_of
 from prota.library.indexing import Indexer, IndexOptions, IndexReport
 from prota.library.records import LibraryError
+from prota.library.relevance import Relevance
 from prota.library.search import Hit, Searcher
 from prota.library.store import Store
-from prota.model import ProTA
+from prota.model import ProTA, model_folder
 
 __all__ = ["Library"]
 
@@ -21,8 +22,8 @@ __all__ = ["Library"]
 class Library:
     """A folder of indexed videos with the model that made it."""
 
-    def __init__(self, folder: Path, model: ProTA, name: str) -> None:
-        self.folder, self.model, self.name = folder, model.eval(), name
+    def __init__(self, folder: Path, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
+        self.folder, self.model, self.name, self.relevance = folder, model.eval(), name, relevance
         self._searcher: Searcher | None = None
 
     @classmethod
@@ -36,11 +37,10 @@ class Library:
         if model is None and not name:
             raise LibraryError(f"{folder} holds no library yet: say which model is to make it (model=…, --model)")
         if isinstance(model, ProTA):
-            loaded, name = model, name or "given in Python"
-        else:
-            chosen = str(model) if model is not None else name
-            loaded, name = ProTA.from_pretrained(chosen), chosen
-        return cls(folder, loaded.to(torch.device(device)), name)
+            return cls(folder, model.to(torch.device(device)), name or "given in Python")
+        chosen = str(model) if model is not None else name
+        relevance = Relevance.load(model_folder(chosen))
+        return cls(folder, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
 
     def index(
         self,
@@ -69,9 +69,12 @@ class Library:
         if self._searcher is None:
             store = Store.open(self.folder)
             store.check_model(stamp_of(self.model, self.name))
-            self._searcher = Searcher(store, self.model)
+            self._searcher = Searcher(store, self.model, relevance=self.relevance)
         return self._searcher
 
-    def search(self, text: str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
-        """The k best moments for some words, best first."""
-        return self.searcher.search(text, k, where, exact)
+    def search(
+        self, text: str, k: int = 10, where: str | None = None, exact: bool = False, everything: bool = False
+    ) -> list[Hit]:
+        """The k best moments for some words, best first; without ``everything`` only those that are good matches."""
+        hits = self.searcher.search(text, k, where, exact)
+        return hits if everything else self.searcher.good(hits)

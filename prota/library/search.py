@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch
 from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
+from prota.library.relevance import Relevance, features_of, query_uncertainty
 from prota.library.store import Store
 from prota.model import ProTA
 from prota.scoring.search import search
@@ -23,6 +24,8 @@ __all__ = ["Hit", "Query", "Searcher", "clean_query"]
 # Up to here every segment is scored; beyond, a candidate stage comes first.
 EXACT_SEGMENTS = 20_000
 CANDIDATES = 500
+# Random segments that a score is compared with.
+BACKGROUND = 256
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
 
@@ -60,6 +63,8 @@ class Hit:
     """Seconds at which the frame that matches best is shown."""
     row: int
     """Of the segment that speaks for it, in the store's present version."""
+    relevance: float | None = None
+    """How likely it is a match; None where the model was not calibrated, or the query is a clip."""
 
 
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
@@ -76,16 +81,20 @@ class Searcher:
         store: Store,
         model: ProTA,
         exact_segments: int = EXACT_SEGMENTS,
+        relevance: Relevance | None = None,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.store, self.model, self.exact_segments, self.autocast = store, model, exact_segments, autocast
-        self.device = model.logit_scale.device
+        self.device, self.relevance = model.logit_scale.device, relevance
+        videos = store.videos()
         self._records: dict[str, VideoRecord] = {}
-        for record in store.videos():
+        for record in videos:
             # The same content may lie at several paths: one that is there speaks for it.
             if record.state == "indexed":
                 self._records.setdefault(record.video_id, record)
+        self._some_gone = any(record.state == "gone" for record in videos)
         self._tokens: PreparedTokens | None = None
+        self._background: PreparedTokens | None = None
 
     @torch.inference_mode()
     def encode(self, text: str) -> Query:
@@ -109,7 +118,27 @@ class Searcher:
             for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
             if video_id in self._records and not _itself(query, video_id, start, end)
         ]
-        return [self._hit(query, moment) for moment in find_moments(found, k)]
+        hits = [self._hit(query, moment) for moment in find_moments(found, k)]
+        return self._judged(query, hits)
+
+    @torch.inference_mode()
+    def _judged(self, query: Query, hits: list[Hit]) -> list[Hit]:
+        """Hits with their relevance, where there is a way to tell."""
+        if self.relevance is None or query.like is not None or not hits:
+            return hits
+        if self._background is None:
+            rows = np.random.default_rng(0).permutation(self.store.count())[:BACKGROUND]
+            self._background = stored_tokens(self.store.tokens(np.sort(rows).tolist()), self.device)
+        background = self.model.score(query.tokens, self._background).cpu().expand(len(hits), -1)
+        uncertainty = query_uncertainty(query.tokens).cpu().expand(len(hits))
+        scores = torch.tensor([hit.score for hit in hits])
+        judged = self.relevance.of(features_of(scores, background, uncertainty)).tolist()
+        return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
+
+    def good(self, hits: list[Hit]) -> list[Hit]:
+        """Those that are likely a match; all, where there is no way to tell."""
+        least = 0.0 if self.relevance is None else self.relevance.cutoff
+        return [hit for hit in hits if hit.relevance is None or hit.relevance >= least]
 
     def _segments(
         self, tokens: PreparedTokens, count: int, where: str | None, exact: bool
@@ -118,11 +147,8 @@ class Searcher:
         total = self.store.count()
         if total == 0:
             return np.zeros(0, dtype=np.int64), np.zeros(0)
-        allowed: torch.Tensor | None = None
         if exact or total <= self.exact_segments:
-            if where:
-                allowed = torch.zeros(total, dtype=torch.bool)
-                allowed[torch.tensor(self.store.segments(["row"], where)["row"].to_pylist(), dtype=torch.long)] = True
+            allowed = self._allowed(total, where)
             scores, places = search(self.model.head, tokens, self._all_tokens(), count, allowed)
             rows = places[0].cpu().numpy()
         else:
@@ -136,6 +162,16 @@ class Searcher:
         values = scores[0].cpu().numpy()
         there = np.isfinite(values)
         return rows[there], values[there]
+
+    def _allowed(self, total: int, where: str | None) -> torch.Tensor | None:
+        """Rows that fit a filter and whose file is there; None: all."""
+        if not where and not self._some_gone:
+            return None
+        table = self.store.segments(["row", "video_id"], where).to_pydict()
+        rows = [row for row, video_id in zip(table["row"], table["video_id"], strict=True) if video_id in self._records]
+        allowed = torch.zeros(total, dtype=torch.bool)
+        allowed[torch.tensor(rows, dtype=torch.long)] = True
+        return allowed.to(self.device)
 
     def _all_tokens(self) -> PreparedTokens:
         if self._tokens is None:

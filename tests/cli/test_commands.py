@@ -92,6 +92,13 @@ def test_either_backend_gives_the_same_result(run: Path, tmp_path: Path) -> None
     assert "'gpu' is not one of" in refused.stderr
 
 
+def test_calibrating_a_run_stores_it_with_the_model(run: Path) -> None:
+    said = succeeds("calibrate", run, "--device", "cpu")
+    assert "calibration error" in said
+    folder = Path(said.rsplit("stored in ", 1)[1].strip())
+    assert (folder / "relevance.json").is_file()
+
+
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     """A model's own matrix gives the model's own metrics."""
     matrix, result, own = (tmp_path / name for name in ("scores.npy", "result.json", "own.json"))

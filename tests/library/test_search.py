@@ -10,6 +10,7 @@ import torch
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
+from prota.library.relevance import Relevance
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
@@ -103,3 +104,17 @@ def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
     again = Library.open(tmp_path / "lib")
     assert again.search("red")[0].score == pytest.approx(Library.open(tmp_path / "lib", model).search("red")[0].score)
     assert torch.equal(again.model.logit_scale, model.logit_scale)
+
+
+def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
+    with Store.open(library.folder) as store:
+        strict = Searcher(store, library.model, relevance=Relevance((-50.0, 0.0, 0.0, 0.0)))
+        hits = strict.search("red on the left", k=3)
+        assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
+        assert strict.good(hits) == []
+        mild = Searcher(store, library.model, relevance=Relevance((0.0, 0.0, 5.0, 0.0)))
+        hits = mild.search("red on the left", k=3)
+        values = [hit.relevance for hit in hits]
+        assert values == sorted(values, reverse=True)
+        assert mild.good(hits)[0] == hits[0]
+    assert all(hit.relevance is None for hit in library.search("red on the left"))

@@ -1,0 +1,50 @@
+"""`prota calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prota.cli.options import Device, Overrides, load_experiment, progress
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    checkpoint: Annotated[Path, typer.Argument(help="run folder or model folder", show_default=False)],
+    data: Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")] = None,
+    overrides: Overrides = None,
+    device: Device = "auto",
+) -> None:
+    """Learn on validation videos when the best match of a query is a good one; stored with the model."""
+    import torch
+
+    from prota.evaluation.evaluate import score_split
+    from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
+    from prota.library.relevance import calibrate as fit
+    from prota.library.relevance import query_uncertainty
+    from prota.training.distributed import start_world
+
+    experiment = None if data is None else load_experiment(data, overrides)
+    system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
+    evaluation = Evaluation(system, "val")
+    with progress("scoring validation") as update, torch.inference_mode():
+        scored = score_split(
+            system.model, evaluation.reader, evaluation.split, evaluation.autocast,
+            lambda what, done, total: update(done, total, what),
+        )  # fmt: skip
+        captions = [caption for _, caption in evaluation.split.pairs]
+        uncertainty = [
+            query_uncertainty(system.model.encode_text(captions[start : start + 256])).float().cpu()
+            for start in range(0, len(captions), 256)
+        ]
+    result = fit(scored.scores, scored.video_of_text, torch.cat(uncertainty))
+    folder = find_checkpoint(checkpoint)[0]
+    result.relevance.save(folder)
+    typer.echo(
+        f"on {result.trials:,} trials that it was not fitted on: calibration error {result.error:.3f}, "
+        f'{result.refused:.0%} of queries about something absent get "no good match", '
+        f"{result.kept:.0%} of right answers are shown; stored in {folder}"
+    )

@@ -160,7 +160,7 @@ def test_another_model_is_refused_with_the_sentence_that_helps(tmp_path: Path, m
 
 KILLED = """
 import sys
-from pathlib import Path
+import time
 import torch
 torch.set_num_threads(1)
 from prota.library import indexing
@@ -169,7 +169,16 @@ from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from tests.library.worlds import toy_model
 indexing._COMMIT_VIDEOS = 2
-print("ready", flush=True)
+encode = indexing.encode_video
+
+
+def slowly(model, video_id, *rest):
+    print("ready", flush=True)
+    time.sleep(0.1)
+    return encode(model, video_id, *rest)
+
+
+indexing.encode_video = slowly
 Library.open(sys.argv[1], toy_model()).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
 print("done", flush=True)
 """
@@ -181,7 +190,7 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
     command = [sys.executable, "-c", KILLED, str(tmp_path / "lib"), str(tmp_path / "v")]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     kept = 0
-    for delay in (0.15, 0.6, 1.2, 2.0):
+    for delay in (0.0, 0.27, 0.45, 0.32):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -194,6 +203,7 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
                 now = store.count()
             assert now >= kept
             kept = now
+    assert 0 < kept < 12, "the kills must come in the middle"
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert report.indexed == 12 - kept
     assert report.unchanged == kept

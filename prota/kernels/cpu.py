@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import math
 from dataclasses import dataclass
 
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor
 
 from prota.config import ScoreConfig, Temperature
-from prota.kernels import cpu_build
+from prota.kernels import cpu_build, tiles
 from prota.types import PreparedTokens
 
 __all__ = ["RoundedTokens", "round_tokens", "score", "supports"]
 
+_LOG = logging.getLogger(__name__)
 _SIMILARITIES = ("cosine", "squared", "offset", "printed")
 _GRAMS = ("none", "gaussian", "dot")
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -163,7 +165,7 @@ def round_tokens(items: PreparedTokens, centre: Tensor | None = None) -> Rounded
     mask, spread = items.mask.contiguous(), None
     if items.spread is not None:
         if centre is None:
-            centre = _plain(items.spread.sum(dim=(0, 1)) / mask.sum())
+            centre = tiles.centre(items)
         spread = _round(_plain(items.spread), centre, mask)
     direction = _round(_plain(items.direction), None, mask)
     return RoundedTokens(direction, spread, _plain(items.weight), mask, centre, items.direction.shape[2])
@@ -187,7 +189,10 @@ def _check_memory(failed: int) -> None:
 @functools.cache
 def _library() -> ctypes.CDLL | str:
     library = cpu_build.load()
-    return library if isinstance(library, str) else declare(library)
+    if isinstance(library, str):
+        _LOG.warning("scores are computed by the reference, not by the fused pass for CPUs: %s", library)
+        return library
+    return declare(library)
 
 
 def _loaded() -> ctypes.CDLL:

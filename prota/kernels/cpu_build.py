@@ -53,19 +53,31 @@ def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
     compiler = _compiler()
     command = [*compiler, *_FLAGS, *target, *_LINK]
     path = folder / f"score-{_key(command, _run([*compiler, '--version']))}.so"
-    if path.is_file():
-        return path
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_strangers(folder)
+    if path.is_file():
+        _refuse_strangers(path)
+        return path
     # Two processes may build at once: each writes a file of its own, and the last to finish gives it the name.
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".so", dir=folder)
     os.close(handle)
     temporary = Path(name)
     try:
         _run([*command, *(str(_FOLDER / source) for source in _SOURCES), "-o", name, "-lm"])
+        temporary.chmod(0o700)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     return path
+
+
+def _refuse_strangers(path: Path) -> None:
+    """What is loaded runs as this user: no one else may have written it (a shared cache, another user's home)."""
+    state = path.stat()
+    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+        raise PermissionError(f"{path} belongs to, or can be written by, others")
 
 
 def _cache_folder() -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from prota.config import ScoreConfig, Temperature
 from prota.kernels.tiles import Operand, Tiling, centre, choose_tiling, operand, pad_words
@@ -146,9 +147,11 @@ def _launch(kernel: Any, arguments: dict[str, Any], maths: Maths, programs: int)
     # The number of broken tiles, then which.
     broken = torch.empty(1 + programs, dtype=torch.int32, device=arguments["video_mask"].device)
     broken[:1] = 0
-    kernel[(programs,)](**arguments, **maths.arguments(False), broken=broken, REPAIR=False)
-    if maths.may_underflow:
-        kernel[(min(programs, _REPAIRERS),)](**arguments, **maths.arguments(True), broken=broken, REPAIR=True)
+    # Triton launches on the current GPU, which need not be the one of the tokens.
+    with torch.cuda.device_of(broken):  # type: ignore[no-untyped-call]
+        kernel[(programs,)](**arguments, **maths.arguments(False), broken=broken, REPAIR=False)
+        if maths.may_underflow:
+            kernel[(min(programs, _REPAIRERS),)](**arguments, **maths.arguments(True), broken=broken, REPAIR=True)
 
 
 class _Score(torch.autograd.Function):
@@ -162,6 +165,7 @@ class _Score(torch.autograd.Function):
         return score_operands(*_operands(masks, tensors), maths)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         sides = gradients(*_operands(ctx.masks, ctx.saved_tensors), gradient, ctx.maths)
         return None, None, *(part for side in sides for part in (*_products_of(side), side.half_norm, side.weight))
@@ -228,8 +232,8 @@ def _products_of(items: Operand) -> list[Tensor]:
 
 def _gradient_operand(like: Operand, parts: list[Tensor], norm: Tensor, weight: Tensor) -> Operand:
     direction, *spread = [part.view(like.shape).to(like.direction.dtype) for part in parts]
-    # Padding has no weight to learn, whatever a maximum over nothing says.
-    weight = weight.view(like.mask.shape) * like.mask
+    # Padding has no weight to learn, whatever a maximum over nothing says (it may be infinite).
+    weight = weight.view(like.mask.shape).masked_fill(like.mask == 0, 0)
     return Operand(direction, spread[0] if spread else None, norm.view(like.mask.shape), weight, like.mask)
 
 

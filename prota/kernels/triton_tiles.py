@@ -239,25 +239,27 @@ def aggregate(
         for_words, for_frames = shares(values[p], biases[p], top, tops[p], temperature, MODE)
         # Pieces are added before the sum over frames crosses threads.
         total += for_words
+        if MODE == CAREFUL:
+            # Measured from the maximum: where one value alone counts, the mean is that value to the last bit.
+            weighted += for_words * (values[p] - top[None, :, :, :])
+        else:
+            weighted += for_words * values[p]
         of_frames = tl.sum(for_frames, 3) + blank_frames[p]
         smallest = tl.minimum(smallest, of_frames)
         inverses = inverses + (_inverse(of_frames),)
         if MODE == CAREFUL:
-            # Measured from the maximum: where one value alone counts, the mean is that value to the last bit.
-            weighted += for_words * (values[p] - top[None, :, :, :])
             below = tl.sum(for_frames * (values[p] - tops[p][:, :, :, None]), 3)
             means = means + (tops[p] + inverses[p] * below,)
         else:
-            weighted += for_words * values[p]
             means = means + (inverses[p] * tl.sum(for_frames * values[p], 3),)
     of_words = tl.sum(total, 0) + blank
     inverse = _inverse(of_words)
-    mean = inverse * tl.sum(weighted, 0)
-    if MODE == CAREFUL:
-        mean += top
     least = 1.0
     if MODE == SHIFTED and not BOUNDED:
         least = tl.minimum(tl.min(smallest), tl.min(of_words))
+    mean = inverse * tl.sum(weighted, 0)
+    if MODE == CAREFUL:
+        mean += top
     return mean, inverse, top, means, inverses, tops, least
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from prota.types import PreparedTokens
 
 __all__ = ["search"]
 
+# Videos, and texts with a bank: what is kept of a block grows with both.
 _BLOCK = 4096
 
 
@@ -33,13 +36,16 @@ def search(
     """
     if k < 1:
         raise ValueError(f"k = {k} is not allowed; allowed: 1 or more")
-    if not len(videos):
-        return texts.direction.new_zeros(len(texts), 0), torch.zeros(len(texts), 0, dtype=torch.long)
+    if allowed is not None and (allowed.dtype != torch.bool or allowed.shape != (len(videos),)):
+        given = f"{list(allowed.shape)} {allowed.dtype}"
+        raise ValueError(f"allowed must say True or False of each of the {len(videos)} videos; got {given}")
+    if not len(texts):
+        nothing = texts.direction.new_zeros(0, min(k, len(videos)))
+        return nothing, nothing.long()
     if isinstance(videos, VideoBank):
-        dispatch.note("triton")
-        return fused_top_k(texts, videos, k, head.config, float(head.bandwidth), allowed)
+        return _search_bank(head, texts, videos, k, allowed, backend)
     best = texts.direction.new_zeros(len(texts), 0)
-    places = torch.zeros(len(texts), 0, dtype=torch.long, device=best.device)
+    places = best.long()
     for start in range(0, len(videos), _BLOCK):
         scores = head.score(texts, videos[start : start + _BLOCK], backend)
         if allowed is not None:
@@ -50,3 +56,14 @@ def search(
         best, order = best.sort(dim=1, descending=True, stable=True)
         best, places = best[:, :k], places.gather(1, order[:, :k])
     return best, places
+
+
+def _search_bank(
+    head: ScoreHead, texts: PreparedTokens, bank: VideoBank, k: int, allowed: Tensor | None, backend: Backend
+) -> tuple[Tensor, Tensor]:
+    bandwidth = math.nan if head.config.bandwidth == "batch" else head.bandwidth
+    dispatch.check_bank(head.config, texts, bank.videos, backend, bandwidth)
+    dispatch.note("triton")
+    blocks = (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
+    parts = [fused_top_k(block, bank, k, head.config, float(bandwidth), allowed) for block in blocks]
+    return torch.cat([scores for scores, _ in parts]), torch.cat([places for _, places in parts])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import platform
 import subprocess
 import sys
@@ -281,6 +282,22 @@ def test_videos_can_be_rounded_beforehand() -> None:
     assert torch.equal(cpu.score(texts, bank, head.config, 1.0), expected)
 
 
+def test_wide_spreads_in_half_precision_can_be_rounded() -> None:
+    """The sum of all spreads, from which their mean is taken, is beyond fp16."""
+    rounding()
+    head, texts, videos = planted(64, 1.0)
+    sides = [
+        PreparedTokens(items.direction, (items.spread + 400.0).masked_fill(~items.mask[..., None], 0), *rest).to(dtype)
+        for items, dtype in ((texts, torch.float32), (videos, torch.float16))
+        for rest in [(items.weight, items.mask)]
+    ]
+    bank = cpu.round_tokens(sides[1])
+    assert bank.centre is not None
+    assert torch.allclose(bank.centre, torch.tensor(400.0), atol=0.1)
+    exact = cpu.score(*sides, head.config, 1.0)
+    torch.testing.assert_close(cpu.score(sides[0], bank, head.config, 1.0), exact, rtol=0.02, atol=0.02)
+
+
 def test_rounding_is_refused_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
     head, texts, videos = planted(64, 1.0)
     monkeypatch.setattr(cpu, "_rounded_bytes", lambda width: 0)
@@ -325,6 +342,20 @@ def test_two_processes_may_build_at_once(tmp_path: Path) -> None:
     assert hasattr(ctypes.CDLL(paths.pop()), "prota_score")
 
 
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_may_have_written_is_not_loaded(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "prota" / "kernels"
+    planted = cpu_build.build(folder)
+    assert folder.stat().st_mode & 0o077 == planted.stat().st_mode & 0o077 == 0
+    planted.write_bytes(b"something else")
+    (folder if what == "folder" else planted).chmod(0o777)
+    with pytest.raises(PermissionError, match="others"):
+        cpu_build.build(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not isinstance(cpu_build.load.__wrapped__(), str)
+    assert planted.read_bytes() == b"something else"
+
+
 def test_a_home_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -352,3 +383,14 @@ def test_why_there_is_no_kernel_without_compiler(
     texts, videos = (side.to(torch.float32) for side in prepared(head, 2, 3, 4, 3, 8))
     monkeypatch.setattr(cpu, "_library", lambda: lack)
     assert cpu.supports(head.config, texts, videos) == lack
+
+
+def test_that_there_is_no_kernel_is_said_without_compiler(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cpu_build, "load", lambda: "no compiler")
+    with caplog.at_level(logging.WARNING):
+        assert cpu._library.__wrapped__() == "no compiler"
+    assert [record.getMessage() for record in caplog.records] == [
+        "scores are computed by the reference, not by the fused pass for CPUs: no compiler"
+    ]

@@ -6,17 +6,20 @@ import importlib.util
 import logging
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 from prota.config import DistributionConfig, ScoreConfig
-from prota.kernels import dispatch
+from prota.kernels import cpu_build, dispatch
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 from tests.kernels.fused_cases import DEVICE, make, single
 
-HOME = "triton" if DEVICE == "cuda" else "cpu"
+COMPILED = DEVICE == "cpu" and not isinstance(cpu_build.load(), str)
+HOME = "triton" if DEVICE == "cuda" else "cpu" if COMPILED else "reference"
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
 
 def prepared(**score: object) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
@@ -25,11 +28,12 @@ def prepared(**score: object) -> tuple[ScoreHead, PreparedTokens, PreparedTokens
         return head, head.prepare_texts(texts), head.prepare_videos(videos)
 
 
+@needs_triton
 @torch.no_grad()
 def test_each_backend_runs_when_it_is_asked_for_and_all_agree() -> None:
     head, texts, videos = prepared()
     texts, videos = single(texts), single(videos)
-    backends = ["reference", "triton", *(["cpu"] if DEVICE == "cpu" else [])]
+    backends = ["reference", "triton", *(["cpu"] if COMPILED else [])]
     found = []
     for backend in backends:
         with dispatch.recorded() as ran:
@@ -48,6 +52,7 @@ def test_auto_takes_the_fused_path_of_the_device() -> None:
     assert ran == [HOME, "reference"], "float64 is the reference's"
 
 
+@needs_triton
 def test_using_changes_what_auto_means_and_nothing_else() -> None:
     head, texts, videos = prepared()
     texts, videos = single(texts), single(videos)
@@ -59,6 +64,46 @@ def test_using_changes_what_auto_means_and_nothing_else() -> None:
     assert ran == ["reference", "triton", HOME]
     with pytest.raises(ValueError, match="allowed: auto, reference, triton, cpu"), dispatch.using("gpu"):
         pass
+
+
+def test_one_thread_does_not_choose_for_another() -> None:
+    head, texts, videos = prepared()
+    with ThreadPoolExecutor(1) as other, dispatch.using("reference"):
+        chosen = other.submit(dispatch.choose, head.config, single(texts), single(videos), "auto", 1.0).result()
+    assert chosen == HOME
+
+
+def test_tokens_that_cannot_be_compared_are_refused_by_every_backend() -> None:
+    head, texts, videos = prepared()
+    narrow = videos.without_source().map(lambda tensor: tensor[..., :16] if tensor.dim() == 3 else tensor)
+    for backend in ("auto", "reference", "triton", "cpu"):
+        with pytest.raises(ValueError, match=rf"texts are on {DEVICE}.*, videos on meta: move them to one device"):
+            head.score(texts, videos.to("meta"), backend)
+        with pytest.raises(ValueError, match="texts have width 32, videos 16: prepare them with the same model"):
+            head.score(texts, narrow, backend)
+
+
+@needs_triton
+def test_a_softmax_too_flat_for_the_kernels_is_left_to_the_reference() -> None:
+    """What stands for padding would weigh something beside so little sharpness."""
+    for name in ("lambda_", "xi"):
+        head, texts, videos = prepared(**{name: 1e-9})
+        with pytest.raises(ValueError, match="below 1e-07"):
+            head.score(single(texts), single(videos), "triton")
+        head, texts, videos = prepared(**{name: 1e-7, "similarity": "printed"})
+        with torch.no_grad():
+            actual = head.score(single(texts), single(videos), "triton")
+            torch.testing.assert_close(actual.double(), head.reference_score(texts, videos), rtol=0, atol=2e-6)
+
+
+@needs_triton
+def test_gpus_that_are_too_old_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, texts, videos = prepared()
+    monkeypatch.setattr(dispatch, "_on_gpu", lambda tokens: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert dispatch.choose(head.config, single(texts), single(videos), "auto", 1.0) == "reference"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert dispatch.choose(head.config, single(texts), single(videos), "auto", 1.0) == "triton"
 
 
 @pytest.mark.parametrize(
@@ -79,6 +124,7 @@ def test_what_a_backend_cannot_is_refused_where_it_was_asked_for(score: dict[str
     assert ran == ["reference"]
 
 
+@needs_triton
 def test_a_learned_bandwidth_is_fused_only_without_its_gradient() -> None:
     head, texts, videos = prepared(bandwidth="learned")
     with pytest.raises(ValueError, match="gradient of the bandwidth"):
@@ -88,6 +134,7 @@ def test_a_learned_bandwidth_is_fused_only_without_its_gradient() -> None:
     assert ran == ["triton"]
 
 
+@needs_triton
 def test_too_many_tokens_and_other_dtypes_are_left_to_the_reference() -> None:
     def lacks(words: int, frames: int, dtype: torch.dtype = torch.float32) -> str:
         head, texts, videos = make({}, 1, words, 1, frames, width=8)

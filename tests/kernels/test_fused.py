@@ -33,6 +33,7 @@ SHAPES = [
     (129, 7, 3, 12),
     (3, 33, 1, 64),
     (3, 77, 2, 7),
+    (2, 77, 3, 64),
     (2, 1, 5, 33),
     (129, 1, 129, 1),
 ]
@@ -81,16 +82,37 @@ def test_points_and_normalised_weights_in_every_dtype(dtype: torch.dtype) -> Non
     compare({"weighting": "normalised", "lambda_": "max"}, (3, 9, 5, 12), dtype)
 
 
-def test_wide_spreads_that_swamp_the_means() -> None:
-    head, texts, videos = make({}, 5, 9, 6, 12)
+@pytest.mark.parametrize("similarity", ["squared", "printed"])
+def test_wide_spreads_that_swamp_the_means(similarity: str) -> None:
+    """Similarities far from zero: differences of them must not lose what makes a gradient."""
+    head, texts, videos = make({"similarity": similarity}, 5, 9, 6, 12)
     with torch.no_grad():
         for side in (head.text, head.video):
             side.gaussian.log_var[-1].bias.add_(6)
-        left, right = head.prepare_texts(texts), head.prepare_videos(videos)
-        expected = head.reference_score(left, right)
-        actual = fused.score(single(left), single(right), head.config, 1.0)
+    into = torch.randn(5, 6, dtype=torch.float64, device=DEVICE)
+    expected, expected_gradients = score_and_gradients(head, texts, videos, head.reference_score, into)
+
+    def fused_score(left: PreparedTokens, right: PreparedTokens) -> Tensor:
+        return fused.score(single(left), single(right), head.config, 1.0)
+
+    actual, gradients = score_and_gradients(head, texts, videos, fused_score, into)
     assert float(expected.abs().max()) > 5
     torch.testing.assert_close(actual.double(), expected, rtol=2e-5, atol=2e-5)
+    assert_equal_gradients(gradients, expected_gradients, TOLERANCES[torch.float32][1])
+
+
+@pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])
+def test_padding_is_below_frames_however_wide(similarity: str) -> None:
+    """Padding has no spread: beside a narrow word it would be the nearest of frames of the widest variance allowed."""
+    head, texts, videos = make({"similarity": similarity}, 5, 9, 6, 12)
+    with torch.no_grad():
+        left, right = head.prepare_texts(texts), head.prepare_videos(videos)
+    wide = right.spread * torch.exp(15 * torch.rand_like(right.spread) + 4)
+    right = PreparedTokens(right.direction, wide, right.weight, right.mask)
+    assert (~right.mask).any()
+    expected = head.reference_score(left, right)
+    actual = fused.score(single(left), single(right), head.config, 1.0)
+    torch.testing.assert_close(actual.double(), expected, rtol=2e-5, atol=0)
 
 
 def far_apart(head: ScoreHead) -> tuple[PreparedTokens, PreparedTokens]:
@@ -185,3 +207,43 @@ def test_padding_gets_no_gradient() -> None:
             for tensor in (gradient.direction, gradient.spread, gradient.weight, gradient.half_norm):
                 assert not tensor[padding].any()
                 assert tensor[~padding].any()
+
+
+def test_gradients_where_one_tensor_alone_wants_them_and_twice() -> None:
+    head, texts, videos = make({}, 3, 5, 4, 6)
+    with torch.no_grad():
+        left, right = single(head.prepare_texts(texts)), single(head.prepare_videos(videos))
+    found = []
+    for score in (head.float().reference_score, lambda one, other: fused.score(one, other, head.config, 1.0)):
+        weight = right.weight.clone().requires_grad_()
+        scores = score(left, PreparedTokens(right.direction, right.spread, weight, right.mask))
+        scores.sum().backward(retain_graph=True)
+        scores.sum().backward()
+        assert weight.grad is not None
+        found.append(weight.grad.masked_fill(~right.mask, 0))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    """They would miss what goes through the kernel: wrong, and no one would know."""
+    head, texts, videos = make({}, 2, 3, 2, 3)
+    with torch.no_grad():
+        left, right = single(head.prepare_texts(texts)), single(head.prepare_videos(videos))
+    leaves = [items.map(lambda tensor: tensor.clone()) for items in (left, right)]
+    for items in leaves:
+        for tensor in (items.direction, items.spread, items.weight):
+            tensor.requires_grad_()
+    scores = fused.score(*leaves, head.config, 1.0)
+    (gradient,) = torch.autograd.grad(scores.square().sum(), leaves[0].direction, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_kernels_run_where_the_tokens_are() -> None:
+    head, texts, videos = make({}, 3, 5, 4, 6)
+    with torch.no_grad():
+        left, right = single(head.prepare_texts(texts)), single(head.prepare_videos(videos))
+        expected = fused.score(left, right, head.config, 1.0)
+        elsewhere = fused.score(left.to("cuda:1"), right.to("cuda:1"), head.config, 1.0)
+    assert torch.equal(elsewhere.to(expected.device), expected)

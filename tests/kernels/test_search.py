@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from prota.config import ScoreConfig
 from prota.kernels import fused
 from prota.kernels import search as kernel
 from prota.kernels.search import VideoBank, top_k
+from prota.kernels.tiles import operand, pad_words
 from prota.ranking import top_k as sorted_top_k
 from prota.types import PreparedTokens
 from tests.kernels.fused_cases import DEVICE, make, single
@@ -69,3 +72,30 @@ def test_a_bank_made_in_parts_is_the_bank_made_at_once(monkeypatch: pytest.Monke
         assert torch.equal(one, other)
     with pytest.raises(ValueError, match="at least one"):
         VideoBank.of(clips[:0])
+
+
+def test_places_beyond_two_to_the_31() -> None:
+    """Scores of chosen tiles are written where they belong also when a 32-bit number could not say where."""
+    from prota.kernels.triton_forward import forward_kernel
+
+    queries, clips = library(1, 5, 40, 1)
+    bank = VideoBank.of(clips)
+    texts = operand(pad_words(queries, 16), bank.common)
+    tiling = replace(kernel._search_tiling(1, 16, 1, 32, 4), texts=1)
+    program = 2**31 // tiling.videos + 7
+    try:
+        # Only what is written takes memory.
+        scores = torch.empty((program + 1) * tiling.videos, device=DEVICE)
+    except RuntimeError:
+        pytest.skip("needs 8 GiB of address space")
+    chosen = torch.zeros(program + 1, dtype=torch.int32, device=DEVICE)
+    # As a tile to be repaired, this program alone runs.
+    broken = torch.tensor([1, program], dtype=torch.int32, device=DEVICE)
+    forward_kernel[(1,)](
+        **fused.kernel_arguments(bank.videos, texts, tiling),
+        **fused.Maths.of(CONFIG, 1.0).arguments(careful=True),
+        scores=scores, broken=broken, chosen=chosen, allowed=scores,
+        OUTPUT="chosen", CHOSEN=program + 1, FILTER=False, REPAIR=True,
+    )  # fmt: skip
+    expected = fused.score(queries, clips, CONFIG, 1.0)[0, : tiling.videos]
+    torch.testing.assert_close(scores[program * tiling.videos :], expected, rtol=0, atol=1e-6)

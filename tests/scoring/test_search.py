@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from prota.config import ScoreConfig
 from prota.kernels import dispatch
@@ -56,16 +57,59 @@ def test_videos_that_are_not_allowed_are_not_found(monkeypatch: pytest.MonkeyPat
     assert torch.isfinite(scores).sum(dim=1).tolist() == [8, 8, 8]
 
 
-def test_an_empty_library_and_a_senseless_k() -> None:
+def test_an_empty_library_no_texts_and_a_senseless_k() -> None:
     head, texts, clips = library()
     scores, places = search(head, texts, clips[:0], 3)
     assert scores.shape == places.shape == (3, 0)
+    for videos in (clips, VideoBank.of(clips.to(torch.float32))):
+        scores, places = search(head, texts[:0], videos, 3)
+        assert scores.shape == places.shape == (0, 3)
+        assert places.dtype == torch.long
     with pytest.raises(ValueError, match="allowed: 1 or more"):
         search(head, texts, clips, 0)
 
 
-def test_a_bank_is_searched_by_the_fused_kernels() -> None:
+@pytest.mark.parametrize(
+    ("allowed", "given"),
+    [(torch.ones(22, dtype=torch.bool), "22"), (torch.ones(23, dtype=torch.uint8), "uint8")],
+)
+def test_what_is_allowed_must_be_said_of_every_video(allowed: Tensor, given: str) -> None:
+    head, texts, clips = library()
+    for videos in (clips, VideoBank.of(clips)):
+        with pytest.raises(ValueError, match=rf"each of the 23 videos; got .*{given}"):
+            search(head, texts, videos, 3, allowed)
+
+
+def test_a_bank_that_the_kernels_cannot_search_is_refused() -> None:
+    """They would find something, and it would be wrong."""
     pytest.importorskip("triton")
+    head, texts, clips = library()
+    texts, clips = texts.to(torch.float32), clips.to(torch.float32)
+    points = [PreparedTokens(items.direction, None, items.weight, items.mask) for items in (texts, clips)]
+    pooling = random_head(8, ScoreConfig(similarity="cosine", aggregation="pooling"))
+    narrow = texts.map(lambda tensor: tensor[..., :4] if tensor.dim() == 3 else tensor)
+    long = PreparedTokens.cat([texts, head.prepare_texts(random_tokens([129], 8)).to(torch.float32)])
+    bank, bank_of_points = VideoBank.of(clips), VideoBank.of(points[1])
+    for who, queries, videos, reason in (
+        (head, texts, bank_of_points, "another kind of model"),
+        (head, points[0], bank, "another kind of model"),
+        (pooling, points[0], bank_of_points, "pooling"),
+        (head, narrow, bank, "width 4, videos 8"),
+        (head, long, bank, "129 words"),
+        (head, texts, VideoBank.of(clips.to(torch.float64)), "float64"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            search(who, queries, videos, 3)
+    with pytest.raises(ValueError, match="backend='reference' cannot search a VideoBank"):
+        search(head, texts, bank, 3, backend="reference")
+    with pytest.raises(ValueError, match="backend='cpu' cannot search a VideoBank"), dispatch.using("cpu"):
+        search(head, texts, bank, 3)
+
+
+@pytest.mark.parametrize("block", [2, 1000])
+def test_a_bank_is_searched_by_the_fused_kernels(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(module, "_BLOCK", block)
     head, texts, clips = library()
     texts, clips = texts.to(torch.float32), clips.to(torch.float32)
     device = "cuda" if torch.cuda.is_available() else "cpu"

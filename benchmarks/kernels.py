@@ -39,7 +39,7 @@ MATHS = fused.Maths.of(CONFIG, 1.0)
 PAIR_FLOPS = 2 * 2 * WORDS * FRAMES * WIDTH
 
 
-def tokens(head: ScoreHead, texts: int, videos: int, device: str, ragged: bool = False) -> tuple[Tokens, Tokens]:
+def tokens(texts: int, videos: int, device: str, ragged: bool = False) -> tuple[Tokens, Tokens]:
     """Random tokens; ragged: 6 to 20 words and 2 to 10 frames, as captions and short clips have."""
     sides = []
     for items, count, shortest, longest in ((texts, WORDS, 6, 20), (videos, FRAMES, 2, 10)):
@@ -53,7 +53,7 @@ def tokens(head: ScoreHead, texts: int, videos: int, device: str, ragged: bool =
 def prepared(texts: int, videos: int, device: str, ragged: bool = False) -> tuple[PreparedTokens, PreparedTokens]:
     torch.manual_seed(0)
     head = ScoreHead(WIDTH, CONFIG, DistributionConfig()).to(device)
-    left, right = tokens(head, texts, videos, device, ragged)
+    left, right = tokens(texts, videos, device, ragged)
     return head.prepare_texts(left).without_source(), head.prepare_videos(right).without_source()
 
 

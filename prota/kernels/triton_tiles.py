@@ -231,6 +231,8 @@ def aggregate(
             highest = tl.maximum(highest, biased)
             tops = tops + (tl.max(biased, 3),)
         top = tl.max(highest, 0)
+    # What means are measured from: where one value alone counts, its mean is then that value to the last bit.
+    start = tl.where(blank > 0, 0.0, top)
     inverses, means = (), ()
     total = tl.zeros(values[0].shape, tl.float32)
     weighted = total
@@ -240,16 +242,15 @@ def aggregate(
         # Pieces are added before the sum over frames crosses threads.
         total += for_words
         if MODE == CAREFUL:
-            # Measured from the maximum: where one value alone counts, the mean is that value to the last bit.
-            weighted += for_words * (values[p] - top[None, :, :, :])
+            weighted += for_words * (values[p] - start[None, :, :, :])
         else:
             weighted += for_words * values[p]
         of_frames = tl.sum(for_frames, 3) + blank_frames[p]
         smallest = tl.minimum(smallest, of_frames)
         inverses = inverses + (_inverse(of_frames),)
         if MODE == CAREFUL:
-            below = tl.sum(for_frames * (values[p] - tops[p][:, :, :, None]), 3)
-            means = means + (tops[p] + inverses[p] * below,)
+            start_p = tl.where(blank_frames[p] > 0, 0.0, tops[p])
+            means = means + (start_p + inverses[p] * tl.sum(for_frames * (values[p] - start_p[:, :, :, None]), 3),)
         else:
             means = means + (inverses[p] * tl.sum(for_frames * values[p], 3),)
     of_words = tl.sum(total, 0) + blank
@@ -259,7 +260,7 @@ def aggregate(
         least = tl.minimum(tl.min(smallest), tl.min(of_words))
     mean = inverse * tl.sum(weighted, 0)
     if MODE == CAREFUL:
-        mean += top
+        mean += start
     return mean, inverse, top, means, inverses, tops, least
 
 

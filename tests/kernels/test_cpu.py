@@ -286,16 +286,15 @@ def test_wide_spreads_in_half_precision_can_be_rounded() -> None:
     """The sum of all spreads, from which their mean is taken, is beyond fp16."""
     rounding()
     head, texts, videos = planted(64, 1.0)
-    sides = [
-        PreparedTokens(items.direction, (items.spread + 400.0).masked_fill(~items.mask[..., None], 0), *rest).to(dtype)
-        for items, dtype in ((texts, torch.float32), (videos, torch.float16))
-        for rest in [(items.weight, items.mask)]
-    ]
-    bank = cpu.round_tokens(sides[1])
+    for items in (texts, videos):
+        assert items.spread is not None
+        items.spread[items.mask] += 400.0
+    videos = videos.to(torch.float16)
+    bank = cpu.round_tokens(videos)
     assert bank.centre is not None
     assert torch.allclose(bank.centre, torch.tensor(400.0), atol=0.1)
-    exact = cpu.score(*sides, head.config, 1.0)
-    torch.testing.assert_close(cpu.score(sides[0], bank, head.config, 1.0), exact, rtol=0.02, atol=0.02)
+    exact = cpu.score(texts, videos, head.config, 1.0)
+    torch.testing.assert_close(cpu.score(texts, bank, head.config, 1.0), exact, rtol=0.02, atol=0.02)
 
 
 def test_rounding_is_refused_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

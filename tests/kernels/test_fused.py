@@ -82,10 +82,11 @@ def test_points_and_normalised_weights_in_every_dtype(dtype: torch.dtype) -> Non
     compare({"weighting": "normalised", "lambda_": "max"}, (3, 9, 5, 12), dtype)
 
 
+@pytest.mark.parametrize("weighting", ["literal", "normalised"])
 @pytest.mark.parametrize("similarity", ["squared", "printed"])
-def test_wide_spreads_that_swamp_the_means(similarity: str) -> None:
+def test_wide_spreads_that_swamp_the_means(similarity: str, weighting: str) -> None:
     """Similarities far from zero: differences of them must not lose what makes a gradient."""
-    head, texts, videos = make({"similarity": similarity}, 5, 9, 6, 12)
+    head, texts, videos = make({"similarity": similarity, "weighting": weighting}, 5, 9, 6, 12)
     with torch.no_grad():
         for side in (head.text, head.video):
             side.gaussian.log_var[-1].bias.add_(6)

@@ -6,7 +6,6 @@ decoder at a time. A file that may be hostile or broken belongs in a worker with
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -206,17 +205,6 @@ def _pictures(path: Path, container: Any, stream: Any) -> Iterator[Any]:
 
 
 def _pyav_index(path: Path) -> _Index:
-    """As `_read_index`; the last one is kept, because a long video is read part by part."""
-    status = path.stat()
-    return _kept_index(path, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1)
-def _kept_index(path: Path, size: int, modified: int) -> _Index:
-    return _read_index(path)
-
-
-def _read_index(path: Path) -> _Index:
     """The timeline from the packets where they can be trusted, else from decoding everything."""
     with _opened(path) as (container, stream):
         stamps, keyframes = _packets(path, container, stream)

@@ -69,6 +69,9 @@ class EncoderConfig(Section):
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
     )
+    drop_path: float = Field(
+        0.0, ge=0, lt=1, description="kind=pair: share of the vision encoder's branches left out at random in training"
+    )
     temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
     temporal_heads: int = Field(8, ge=1, description="its attention heads")
     temporal_positions: int = Field(77, ge=1, description="the most frames its position table can number")
@@ -208,6 +211,14 @@ class LossConfig(Section):
     )
     kl: Literal["sum", "mean"] = Field("sum", description="how the KL term reduces the D dimensions")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
+    soft_targets: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of each target spread over candidates whose captions are alike, as the text tower saw them "
+        "before training",
+    )
+    soft_temperature: float = Field(0.1, gt=0, description="of that likeness (cosines): smaller, fewer are alike")
     max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 
 

@@ -61,10 +61,16 @@ class TrainConfig(Section):
     captions: Literal["all", "one"] = Field(
         "all", description="an epoch shows every caption once, or every video once with a random caption"
     )
+    captions_per_video: int = Field(
+        1, ge=1, description="captions=one: how many captions of its own a video meets in a batch; losses are averaged"
+    )
     lr_vision: float = Field(1e-7, ge=0, description="learning rate of the vision tower; 0: frozen")
     lr_text: float = Field(1e-7, ge=0, description="learning rate of the text tower; 0: frozen")
     lr_temporal: float = Field(1e-4, ge=0, description="learning rate of the temporal transformer; 0: frozen")
     lr_new: float = Field(1e-3, gt=0, description="learning rate of the head and of new projections")
+    layer_decay: float = Field(
+        1.0, gt=0, le=1, description="what a tower's learning rate is multiplied with from each layer to the one before"
+    )
     weight_decay: float = Field(0.2, ge=0, description="of matrices; biases, norms and scalars have none")
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which rates rise")
     clip_norm: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
@@ -75,7 +81,16 @@ class TrainConfig(Section):
         0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"
     )
     jitter: bool = Field(False, description="draw each frame from its stretch of the video instead of the middle")
-    crop: float = Field(1.0, gt=0, le=1, description="smallest side of a random crop, one scale per batch; 1: none")
+    crop: float = Field(1.0, gt=0, le=1, description="smallest side of a random crop, as a share; 1: none")
+    crop_per: Literal["batch", "video"] = Field(
+        "batch", description="one crop for a whole batch, or each video its own"
+    )
+    colour: float = Field(
+        0.0, ge=0, lt=1, description="how far brightness, contrast and saturation of a video go at random; 0: not"
+    )
+    mixing: float = Field(
+        0.0, ge=0, le=1, description="share of videos that get half as many frames again of another, unrelated video"
+    )
     flip: bool = Field(False, description="mirror videos at random")
     seed: int = Field(0, ge=0, description="of everything random")
     deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
@@ -88,6 +103,11 @@ class TrainConfig(Section):
         "0: the weights themselves",
     )
     checkpoint_steps: int = Field(0, ge=0, description="also save a checkpoint every so many steps; 0: not between")
+
+    @property
+    def augments(self) -> bool:
+        """Whether pictures are changed at random."""
+        return self.crop < 1 or self.flip or self.colour > 0
 
 
 class Experiment(Config):
@@ -106,6 +126,11 @@ class Experiment(Config):
         if self.train.jitter and self.data.cache_jitter == 1:
             raise ValueError(
                 "train.jitter=true has only one frame per stretch to draw from; allowed: data.cache_jitter 3, 5, …"
+            )
+        if self.train.captions == "all" and self.train.captions_per_video > 1:
+            raise ValueError(
+                f"train.captions_per_video={self.train.captions_per_video} draws captions anew in every epoch; "
+                "allowed: with train.captions='one'"
             )
         if self.data.dilution + 1 > self.encoder.frames:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -43,6 +44,12 @@ class LossTerms:
     def floats(self) -> dict[str, float]:
         """For logs."""
         return {field.name: getattr(self, field.name).item() for field in fields(self)}
+
+    @staticmethod
+    def mean(terms: Sequence[LossTerms]) -> LossTerms:
+        """Of the losses of several equal parts."""
+        columns = ([getattr(term, field.name) for term in terms] for field in fields(LossTerms))
+        return LossTerms(*(torch.stack(column).mean(dim=0) for column in columns))
 
 
 def _token_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -101,9 +108,16 @@ def inverse_temperature(logit_scale: Tensor, config: LossConfig) -> Tensor:
 
 
 def directional_loss(
-    scores: Tensor, targets: Tensor, margin: Tensor | None, scale: Tensor, config: LossConfig
+    scores: Tensor,
+    targets: Tensor,
+    margin: Tensor | None,
+    scale: Tensor,
+    config: LossConfig,
+    similar: Tensor | None = None,
 ) -> Tensor:
     """Eq. (13): InfoNCE of queries against candidates [Q, C], less the margin η·m [Q] of the positive ``targets`` [Q].
+
+    ``similar`` [Q, C] says how alike a query's and a candidate's captions are, for ``soft_targets``.
 
     Paper gap: S^d in the printed denominator is S^p. Printed (``literal``), the margin stands in the numerator alone
     and only adds a constant; ``additive`` takes it from the positive's logit in the denominator too.
@@ -113,7 +127,11 @@ def directional_loss(
         constant = (scale * config.eta * margin).mean()
     elif margin is not None:
         scores = scores - (config.eta * margin).unsqueeze(1) * F.one_hot(targets, scores.shape[1])
-    return F.cross_entropy(scale * scores, targets, label_smoothing=config.label_smoothing) + constant
+    goal = targets
+    if similar is not None:
+        alike = torch.softmax(similar / config.soft_temperature, dim=1)
+        goal = torch.lerp(F.one_hot(targets, scores.shape[1]).to(alike), alike, config.soft_targets)
+    return F.cross_entropy(scale * scores, goal, label_smoothing=config.label_smoothing) + constant
 
 
 def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
@@ -139,11 +157,13 @@ def share_of_loss(
     videos: PreparedTokens,
     logit_scale: Tensor,
     config: LossConfig,
+    similar: tuple[Tensor, Tensor] | None = None,
 ) -> LossTerms:
     """Eq. (16): L^all = L^contra + β L^kl, for a part of a batch: the mean over equal parts is the batch's loss.
 
     ``texts`` and ``videos`` are the part's own pairs [a]; ``text_scores`` [a, A] its texts against all videos of the
     batch, ``video_scores`` [a, A] its videos against all texts, ``targets`` [a] where in the batch the pairs stand.
+    ``similar``: what `directional_loss` takes, for both directions.
     """
     # Half precision would round margins and divergences away, or overflow.
     with torch.autocast(text_scores.device.type, enabled=False):
@@ -162,7 +182,8 @@ def share_of_loss(
             )
         elif config.eta or config.beta:
             raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
-        t2v = directional_loss(text_scores, targets, margin_t2v, scale, config)
-        v2t = directional_loss(video_scores, targets, margin_v2t, scale, config)
+        to_videos, to_texts = similar or (None, None)
+        t2v = directional_loss(text_scores, targets, margin_t2v, scale, config, to_videos)
+        v2t = directional_loss(video_scores, targets, margin_v2t, scale, config, to_texts)
         total = contrastive_loss(t2v, v2t) + config.beta * kl
         return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale)

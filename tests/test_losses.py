@@ -75,6 +75,22 @@ def test_eq_12_kl_to_standard_normal() -> None:
     assert float(kl_to_standard_normal(texts, videos, LossConfig(kl="mean"))) == pytest.approx(expected / 2, abs=1e-12)
 
 
+def test_soft_targets_spread_over_what_is_alike() -> None:
+    scores = torch.tensor([[0.3, 0.1, -0.2], [0.0, 0.5, 0.2]])
+    targets, scale = torch.tensor([0, 1]), torch.tensor(4.0)
+    similar = torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6]])
+    config = LossConfig(soft_targets=0.3, soft_temperature=0.2)
+    expected = 0.0
+    for row, (own, logits) in enumerate(zip((0, 1), (scale * scores).tolist(), strict=True)):
+        total = math.log(sum(math.exp(logit) for logit in logits))
+        likeness = [math.exp(value / 0.2) for value in similar[row].tolist()]
+        goal = [0.3 * value / sum(likeness) + (0.7 if place == own else 0) for place, value in enumerate(likeness)]
+        expected -= sum(share * (logit - total) for share, logit in zip(goal, logits, strict=True)) / 2
+    assert directional_loss(scores, targets, None, scale, config, similar).item() == pytest.approx(expected, abs=1e-6)
+    hard = directional_loss(scores, targets, None, scale, LossConfig())
+    assert directional_loss(scores, targets, None, scale, LossConfig(), similar).item() == pytest.approx(hard.item())
+
+
 def test_eq_13_directional_loss() -> None:
     scores = torch.tensor([[0.9, 0.4], [0.3, 0.8]], dtype=torch.float64)
     margin, scale = torch.tensor([0.5, 1.0], dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64)

@@ -7,6 +7,7 @@ a skipped batch changes nothing.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +33,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Pair:
-    """One text-video pair of a batch."""
+    """A video of a batch and the captions it meets there."""
 
     video_id: str
-    caption: str
+    captions: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,23 @@ def open_cache(experiment: Experiment) -> FrameCache:
     return cache
 
 
-def epoch_batches(split: Split, batch_size: int, captions: str, seed: int, epoch: int) -> list[list[Pair]]:
+def epoch_batches(
+    split: Split, batch_size: int, captions: str, seed: int, epoch: int, per_video: int = 1
+) -> list[list[Pair]]:
     """The batches of an epoch, each of distinct videos; what fills no whole batch is left for other epochs.
 
-    ``captions = all`` shows every caption once, ``one`` every video once with a caption drawn anew each epoch.
+    ``captions = all`` shows every caption once, ``one`` every video once with ``per_video`` captions drawn anew each
+    epoch (the same ones again only where it has fewer).
     """
     counts, rounds = _rounds(split, batch_size, captions)
     orders, batches = _draw(counts, rounds, batch_size, seed, epoch)
-    shown = [iter(order) for order in orders]
-    return [
-        [Pair(split.items[place].video_id, split.items[place].captions[next(shown[place])]) for place in batch]
-        for batch in batches
-    ]
+    shown = [itertools.cycle(order) for order in orders]
+
+    def pair(place: int) -> Pair:
+        item = split.items[place]
+        return Pair(item.video_id, tuple(item.captions[number] for number in itertools.islice(shown[place], per_video)))
+
+    return [[pair(place) for place in batch] for batch in batches]
 
 
 def count_batches(split: Split, batch_size: int, captions: str, seed: int, epoch: int) -> int:
@@ -146,10 +152,9 @@ class ClipReader:
         self.train = experiment.train
         self.others = [item.video_id for item in split.items if item.video_id in cache]
         self.dilution = experiment.data.dilution
-        if self.dilution >= len(self.others):
-            raise DataError(
-                f"data.dilution={self.dilution} needs as many other videos; the split has {len(self.others)} in all"
-            )
+        if max(self.dilution, int(self.train.mixing > 0)) >= len(self.others):
+            name = f"data.dilution={self.dilution}" if self.dilution else f"train.mixing={self.train.mixing}"
+            raise DataError(f"{name} needs as many other videos; the split has {len(self.others)} in all")
 
     def read(self, video_ids: Sequence[str], epoch: int | None = None) -> FrameBatch:
         """Frames of these videos: uniform ones, or as training draws them in an epoch."""
@@ -165,15 +170,30 @@ class ClipReader:
     def _mixed(self, video_id: str, epoch: int | None) -> Array:
         """A video's frames, with an even share of those of unrelated videos where the data is diluted."""
         if not self.dilution:
-            return self._clip(video_id, epoch, self.count)
+            clip = self._clip(video_id, epoch, self.count)
+            return clip if epoch is None or not self.train.mixing else self._disturbed(video_id, epoch, clip)
         generator = np.random.default_rng(_number(video_id, "dilution"))
+        strangers = self._strangers(generator, video_id, self.dilution)
+        parts = [self._clip(name, epoch, self.count // (self.dilution + 1)) for name in (video_id, *strangers)]
+        return np.concatenate([parts[place] for place in generator.permutation(len(parts))])
+
+    def _disturbed(self, video_id: str, epoch: int, clip: Array) -> Array:
+        """Now and then with half as many frames again of another video, before or behind its own."""
+        generator = np.random.default_rng([self.train.seed, epoch, _number(video_id, "mixing")])
+        if generator.random() >= self.train.mixing:
+            return clip
+        (stranger,) = self._strangers(generator, video_id, 1)
+        own = clip[_spread(np.arange(len(clip)), max(1, self.count - self.count // 3))]
+        parts = [own, self._clip(stranger, epoch, max(1, len(own) // 2))]
+        return np.concatenate([parts[place] for place in generator.permutation(2)])
+
+    def _strangers(self, generator: np.random.Generator, video_id: str, count: int) -> list[str]:
         strangers: list[str] = []
-        while len(strangers) < self.dilution:
+        while len(strangers) < count:
             other = self.others[generator.integers(len(self.others))]
             if other != video_id and other not in strangers:
                 strangers.append(other)
-        parts = [self._clip(name, epoch, self.count // (self.dilution + 1)) for name in (video_id, *strangers)]
-        return np.concatenate([parts[place] for place in generator.permutation(len(parts))])
+        return strangers
 
     def _clip(self, video_id: str, epoch: int | None, count: int) -> Array:
         cached, plan = self.cache.frames(video_id), self.cache.plan

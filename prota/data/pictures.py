@@ -13,25 +13,39 @@ from prota.experiment import TrainConfig
 
 __all__ = ["Augmentation", "to_pictures"]
 
+# What of red, green and blue makes a picture bright (Rec. 601).
+_GREY = (0.299, 0.587, 0.114)
+
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to the pictures of one batch."""
+    """What is done to the pictures of one batch: one entry a video, the same for all its frames."""
 
-    side: int
-    top: int
-    left: int
+    boxes: tuple[tuple[int, int, int], ...]
+    """Side, top and left of the square that is kept, in pixels."""
     mirrored: tuple[bool, ...]
-    """Which videos."""
+    colours: tuple[tuple[float, float, float], ...] = ()
+    """What brightness, contrast and saturation are multiplied with; empty: colours stay."""
 
     @classmethod
     def draw(cls, config: TrainConfig, size: int, videos: int, step: int) -> Augmentation:
-        """One crop for the whole batch, a mirror for each video; the same for the same step, on however many ranks."""
+        """The same for the same step, on however many ranks."""
         generator = np.random.default_rng([config.seed, step])
-        side = round(size * generator.uniform(config.crop, 1.0))
-        top, left = generator.integers(size - side + 1, size=2)
+
+        def box() -> tuple[int, int, int]:
+            side = round(size * generator.uniform(config.crop, 1.0))
+            top, left = generator.integers(size - side + 1, size=2)
+            return side, int(top), int(left)
+
+        boxes = (box(),) * videos if config.crop_per == "batch" else tuple(box() for _ in range(videos))
         mirrored = generator.random(videos) < (0.5 if config.flip else 0.0)
-        return cls(side, int(top), int(left), tuple(bool(value) for value in mirrored))
+        factors = generator.uniform(1 - config.colour, 1 + config.colour, (videos, 3)).tolist() if config.colour else []
+        colours = tuple((bright, contrast, vivid) for bright, contrast, vivid in factors)
+        return cls(boxes, tuple(bool(value) for value in mirrored), colours)
+
+    def part(self, videos: slice) -> Augmentation:
+        """That of some of the videos."""
+        return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos])
 
 
 def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = None) -> Tensor:
@@ -39,14 +53,49 @@ def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = N
     if frames.dim() == 3:
         return frames
     pictures = frames.permute(0, 1, 4, 2, 3)
-    if augmentation is not None:
-        top, left, side = augmentation.top, augmentation.left, augmentation.side
-        pictures = pictures[..., top : top + side, left : left + side]
-    if pictures.shape[-1] != size:
-        flat = pictures.flatten(0, 1).float()
-        flat = F.interpolate(flat, size=(size, size), mode="bicubic", antialias=True)
-        pictures = flat.round().clamp(0, 255).to(torch.uint8).view(*pictures.shape[:2], 3, size, size)
-    if augmentation is not None and any(augmentation.mirrored):
+    if augmentation is None:
+        return _resized(pictures, size).contiguous()
+    if len(set(augmentation.boxes)) == 1:
+        side, top, left = augmentation.boxes[0]
+        pictures = _resized(pictures[..., top : top + side, left : left + side], size)
+    else:
+        pictures = _cropped(pictures, size, augmentation.boxes)
+    if any(augmentation.mirrored):
         mirrored = torch.tensor(augmentation.mirrored, device=pictures.device)[:, None, None, None, None]
         pictures = torch.where(mirrored, pictures.flip(-1), pictures)
+    if augmentation.colours:
+        pictures = _coloured(pictures, torch.tensor(augmentation.colours, device=pictures.device))
     return pictures.contiguous()
+
+
+def _resized(pictures: Tensor, size: int) -> Tensor:
+    if pictures.shape[-1] == size:
+        return pictures
+    flat = F.interpolate(pictures.flatten(0, 1).float(), size=(size, size), mode="bicubic", antialias=True)
+    return _to_bytes(flat).view(*pictures.shape[:2], 3, size, size)
+
+
+def _cropped(pictures: Tensor, size: int, boxes: tuple[tuple[int, int, int], ...]) -> Tensor:
+    """Each video's own square at one size. Sampled bilinearly: random crops differ by more than the filter does."""
+    whole = pictures.shape[-1]
+    side, top, left = torch.tensor(boxes, device=pictures.device, dtype=torch.float32).T
+    # Where the square lies in coordinates from -1 to 1 over the whole picture.
+    zero, scale = torch.zeros_like(side), side / whole
+    rows = torch.stack([scale, zero, (2 * left + side) / whole - 1, zero, scale, (2 * top + side) / whole - 1], dim=-1)
+    theta = rows.view(-1, 1, 2, 3).expand(-1, pictures.shape[1], 2, 3).flatten(0, 1)
+    grid = F.affine_grid(theta, [len(theta), 3, size, size], align_corners=False)
+    flat = F.grid_sample(pictures.flatten(0, 1).float(), grid, padding_mode="border", align_corners=False)
+    return _to_bytes(flat).view(*pictures.shape[:2], 3, size, size)
+
+
+def _coloured(pictures: Tensor, colours: Tensor) -> Tensor:
+    bright, contrast, vivid = colours.view(-1, 3, 1, 1, 1, 1).unbind(dim=1)
+    values = pictures.float() * bright
+    grey = (values * values.new_tensor(_GREY).view(3, 1, 1)).sum(dim=2, keepdim=True)
+    values = torch.lerp(grey.expand_as(values), values, vivid.expand_as(values))
+    middle = grey.mean(dim=(-1, -2), keepdim=True)
+    return _to_bytes(torch.lerp(middle.expand_as(values), values, contrast.expand_as(values)))
+
+
+def _to_bytes(values: Tensor) -> Tensor:
+    return values.round().clamp(0, 255).to(torch.uint8)

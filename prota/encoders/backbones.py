@@ -115,10 +115,24 @@ def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: 
 def _load_pair(config: EncoderConfig) -> Towers:
     from transformers import AutoModel
 
-    vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32)
+    vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32, **_drop_path(config))
     text = AutoModel.from_pretrained(config.text, dtype=torch.float32)
     image = _image_format(config.vision, config.image_size, None)
     return _pair_towers(config, vision, text, PretrainedTokenizer.from_pretrained(config.text), image)
+
+
+def _drop_path(config: EncoderConfig) -> dict[str, float]:
+    """What to tell a vision encoder of stochastic depth as it is built."""
+    from transformers import AutoConfig
+
+    if not config.drop_path:
+        return {}
+    own = AutoConfig.from_pretrained(config.vision)
+    if not hasattr(getattr(own, "vision_config", own), "drop_path_rate"):
+        raise ConfigError(
+            f"encoder.drop_path = {config.drop_path} is not allowed: {config.vision} has none; allowed: 0"
+        )
+    return {"drop_path_rate": config.drop_path}
 
 
 def _pair_towers(

@@ -120,9 +120,13 @@ class TextTower(nn.Module):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """[A, N] → [A, N, D]."""
-        hidden = self.model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
-        projected: Tensor = self.projection(hidden)
+        projected: Tensor = self.projection(self.hidden(batch))
         return projected
+
+    def hidden(self, batch: TextBatch) -> Tensor:
+        """[A, N] → [A, N, C], what the projection takes."""
+        hidden: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+        return hidden
 
 
 class TextEncoder(nn.Module):

@@ -18,8 +18,8 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     """(group, part, learning rate): every part of the model, named, none by a pattern on its name."""
     clip = model.config.encoder.kind != "pair"
     text, video = model.text_encoder, model.video_encoder
-    yield "text tower", text.tower.model, config.lr_text
-    yield "vision tower", video.tower.model, config.lr_vision
+    yield from _tower_rates("text tower", text.tower.model, config.lr_text, config.layer_decay)
+    yield from _tower_rates("vision tower", video.tower.model, config.lr_vision, config.layer_decay)
     # CLIP's projections and temperature are part of what it learned; a pair's are new.
     yield "text projection", text.tower.projection, config.lr_text if clip else config.lr_new
     yield "frame projection", video.tower.projection, config.lr_vision if clip else config.lr_new
@@ -27,6 +27,28 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     if video.temporal is not None:
         yield "temporal transformer", video.temporal, config.lr_temporal
     yield "head", model.head, config.lr_new
+
+
+def _tower_rates(
+    name: str, tower: nn.Module, rate: float, decay: float
+) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
+    """A tower as one part, or where rates decay, layer by layer: the first, and what lies before, learn least."""
+    layers = max(
+        (part for part in tower.modules() if isinstance(part, nn.ModuleList)),
+        key=lambda part: sum(parameter.numel() for parameter in part.parameters()),
+        default=None,
+    )
+    if decay == 1 or not rate or layers is None:
+        yield name, tower, rate
+        return
+    for number, layer in enumerate(layers, start=1):
+        yield f"{name}, layer {number}", layer, rate * decay ** (len(layers) - number)
+    inside = {id(parameter) for parameter in layers.parameters()}
+    for path, parameter in tower.named_parameters():
+        if id(parameter) not in inside:
+            # What comes after the last layer is a norm.
+            before = "embeddings" in path
+            yield f"{name}, {path}", parameter, rate * decay ** len(layers) if before else rate
 
 
 def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object]]:

@@ -29,15 +29,22 @@ class StepInput:
     """This process's pairs, on its device."""
 
     text: TextBatch
+    """[a·K, N]: the K captions of the first video, then those of the second, …"""
     frames: Tensor
     """What the video encoder takes: pictures [a, M, 3, H, W], or features [a, M, C] of a frozen tower."""
     mask: Tensor
+    similar: Tensor | None = None
+    """[A, K, A], how alike each caption of the whole batch and each video's captions are, for ``loss.soft_targets``."""
 
     def __len__(self) -> int:
         return len(self.mask)
 
     def part(self, items: slice) -> StepInput:
-        return StepInput(TextBatch(self.text.ids[items], self.text.mask[items]), self.frames[items], self.mask[items])
+        """Some of the pairs; likeness stays that of the whole batch."""
+        captions = len(self.text.ids) // len(self)
+        texts = slice(items.start * captions, items.stop * captions)
+        text = TextBatch(self.text.ids[texts], self.text.mask[texts])
+        return StepInput(text, self.frames[items], self.mask[items], self.similar)
 
 
 def seed_for(*numbers: int) -> int:
@@ -65,18 +72,20 @@ def backward_step(
     size = micro_batch or len(batch)
     parts = [slice(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
     if len(parts) == 1:
-        terms = _loss(model, *encode(0, parts[0]), world)
+        terms = _loss(model, *encode(0, parts[0]), world, batch.similar)
         terms.total.backward()  # type: ignore[no-untyped-call]
         return terms
     with torch.no_grad():
         encoded = [encode(number, part) for number, part in enumerate(parts)]
     texts, videos = (_join([pair[side] for pair in encoded]) for side in (0, 1))
-    terms = _loss(model, texts, videos, world)
+    terms = _loss(model, texts, videos, world, batch.similar)
     terms.total.backward()  # type: ignore[no-untyped-call]
+    captions = len(texts.mask) // len(videos.mask)
     for number, part in enumerate(parts):
-        for tokens, whole in zip(encode(number, part), (texts, videos), strict=True):
+        rows = (slice(part.start * captions, part.stop * captions), part)
+        for tokens, whole, items in zip(encode(number, part), (texts, videos), rows, strict=True):
             if tokens.embeddings.requires_grad and whole.embeddings.grad is not None:
-                gradient = whole.embeddings.grad[part].to(tokens.embeddings.dtype)
+                gradient = whole.embeddings.grad[items].to(tokens.embeddings.dtype)
                 tokens.embeddings.backward(gradient)  # type: ignore[no-untyped-call]
     return terms
 
@@ -88,10 +97,11 @@ def _join(parts: list[Tokens]) -> Tokens:
     return Tokens(embeddings.requires_grad_(), torch.cat([part.mask for part in parts]))
 
 
-def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World) -> LossTerms:
+def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World, similar: Tensor | None) -> LossTerms:
+    """Of this process's pairs; where a video has several captions, the mean of the losses with one of them each."""
     own_texts, own_videos = model.head.prepare_texts(texts), model.head.prepare_videos(videos)
     config = model.config
-    count = len(own_texts)
+    count, captions = len(own_videos), len(own_texts) // len(own_videos)
     targets = torch.arange(count, device=own_texts.mask.device) + world.rank * count
     if world.size == 1:
         text_scores = model.score(own_texts, own_videos)
@@ -101,4 +111,10 @@ def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World) -> LossTerm
         all_videos = gather_prepared(own_videos, world, config.encoder.frames)
         text_scores = model.score(own_texts, all_videos)
         video_scores = model.score(all_texts, own_videos).T
-    return share_of_loss(text_scores, video_scores, targets, own_texts, own_videos, model.logit_scale, config.loss)
+    terms = []
+    for nth in range(captions):
+        alike = None if similar is None else (similar[targets, nth], similar[:, nth, targets].T)
+        scores = text_scores[nth::captions], video_scores[:, nth::captions]
+        own = own_texts[nth::captions], own_videos
+        terms.append(share_of_loss(*scores, targets, *own, model.logit_scale, config.loss, alike))
+    return LossTerms.mean(terms)

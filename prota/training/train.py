@@ -38,6 +38,7 @@ from prota.training.distributed import World, average_gradients
 from prota.training.features import FeatureClips, feature_key
 from prota.training.optim import describe_groups, make_optimiser, rate_factor, set_rates
 from prota.training.step import StepInput, backward_step, seed_for
+from prota.training.teacher import CaptionTeacher
 
 __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
 
@@ -76,6 +77,8 @@ class _Batch:
     pairs: list[Pair]
     text: TextBatch
     clips: FrameBatch
+    similar: torch.Tensor | None
+    """Of the whole batch."""
 
 
 class Trainer:
@@ -114,9 +117,11 @@ class Trainer:
             require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
         self.model = ProTA.from_config(experiment.model).to(world.device)
+        self.autocast = autocast_for(world.device, self.config.precision)
+        soft = experiment.loss.soft_targets > 0
+        self.teacher = CaptionTeacher(self.model, self.train_split, self.autocast) if soft else None
         self.optimiser = make_optimiser(self.model, self.config)
         self.average = WeightAverage(self.model, self.config.ema) if self.config.ema else None
-        self.autocast = autocast_for(world.device, self.config.precision)
         self.counts = [count_batches(*self._order(epoch)) for epoch in range(self.config.epochs)]
         self.steps = sum(self.counts)
         self.features = features
@@ -133,7 +138,7 @@ class Trainer:
 
     def _clips(self, cache: Clips, report: Reporter | None) -> Clips:
         """What is read in training: frames, or the features of a tower that is shown the same ones every time."""
-        if self.config.lr_vision or self.config.crop < 1 or self.config.flip:
+        if self.config.lr_vision or self.config.augments:
             return cache
         if self.features is None or self.features.key != feature_key(self.model, cache):
             splits = [split for split in (self.train_split, self.val_split) if split is not None]
@@ -147,7 +152,7 @@ class Trainer:
         return self.train_split, self.config.batch_size, self.config.captions, self.config.seed, epoch
 
     def batches(self, epoch: int) -> list[list[Pair]]:
-        return epoch_batches(*self._order(epoch))
+        return epoch_batches(*self._order(epoch), self.config.captions_per_video)
 
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
         """Train to the end, or until asked to stop; either way everything is saved."""
@@ -193,7 +198,7 @@ class Trainer:
             tower.standardise(torch.cat(features).float())
         if self.experiment.score.bandwidth == "estimated":
             with self.autocast():
-                texts = [self.model.text_encoder([pair.caption for pair in batch]) for batch in batches]
+                texts = [self.model.text_encoder([pair.captions[0] for pair in batch]) for batch in batches]
                 videos = [self.model.video_encoder(self._pictures(part, None), part.mask) for part in clips]
             self.model.head.estimate_bandwidth(zip(texts, videos, strict=True))
         return TrainingState(step=0, epoch=0)
@@ -221,11 +226,12 @@ class Trainer:
         def read(index: int) -> _Batch:
             # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
             pairs = batches[index][share]
-            text = self.model.text_encoder.tokenize([pair.caption for pair in pairs])
+            text = self.model.text_encoder.tokenize([caption for pair in pairs for caption in pair.captions])
             clips = self.reader.read([pair.video_id for pair in pairs], state.epoch)
             if self.world.device.type == "cuda":
                 clips = FrameBatch(clips.frames.pin_memory(), clips.mask.pin_memory())
-            return _Batch(pairs, text, clips)
+            similar = self.teacher.similar(batches[index]) if self.teacher else None
+            return _Batch(pairs, text, clips, similar)
 
         self.model.train()
         ahead = ReadAhead(read, done, len(batches))
@@ -262,13 +268,14 @@ class Trainer:
     def _step(self, step: int, read: _Batch) -> dict[str, Any]:
         config, world = self.config, self.world
         augmentation = None
-        if config.crop < 1 or config.flip:
+        if config.augments:
             whole = Augmentation.draw(config, self.experiment.data.cache_size, config.batch_size, step)
-            augmentation = replace(whole, mirrored=whole.mirrored[world.share(config.batch_size)])
+            augmentation = whole.part(world.share(config.batch_size))
         batch = StepInput(
             read.text.to(world.device),
             self._pictures(read.clips, augmentation),
             read.clips.mask.to(world.device, non_blocking=True),
+            None if read.similar is None else read.similar.to(world.device, non_blocking=True),
         )
         rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
         self.optimiser.zero_grad(set_to_none=True)

@@ -31,7 +31,7 @@ def test_every_batch_has_distinct_videos_and_no_caption_twice(counts: tuple[int,
         pairs = [pair for batch in batches for pair in batch]
         assert all(len({pair.video_id for pair in batch}) == 4 for batch in batches)
         assert max(Counter(pairs).values()) == 1
-        assert set(pairs) <= {type(pairs[0])(video, caption) for video, caption in data.pairs}
+        assert set(pairs) <= {type(pairs[0])(video, (caption,)) for video, caption in data.pairs}
     if len(set(counts)) == 1:
         # Equal numbers of captions: only what fills no batch is left over.
         assert sum(counts) - len(pairs) < 4
@@ -45,6 +45,16 @@ def test_one_caption_a_video_drawn_anew() -> None:
         assert {pair.video_id for pair in first + second} == set(data.video_ids)
         seen |= set(first + second)
     assert len(seen) > 20
+
+
+def test_several_captions_of_a_video_are_distinct_until_it_has_no_more() -> None:
+    data = split(20, 20, 2, 20)
+    (batch,) = epoch_batches(data, 4, "one", 0, 3, per_video=4)
+    for pair in batch:
+        assert len(pair.captions) == 4
+        assert len(set(pair.captions)) == (2 if pair.video_id == "v2" else 4)
+        assert all(caption.endswith(pair.video_id[1:]) for caption in pair.captions)
+    assert [pair.captions[:1] for pair in batch] == [pair.captions for pair in epoch_batches(data, 4, "one", 0, 3)[0]]
 
 
 def test_batches_depend_on_seed_and_epoch_alone() -> None:
@@ -68,7 +78,7 @@ def test_batches_are_counted_without_being_made(
     batches = epoch_batches(data, size, captions, seed, epoch)
     assert count_batches(data, size, captions, seed, epoch) == len(batches)
     # As the plain rule has it: each batch takes the first of those who wait, no video twice.
-    assert [[(pair.video_id, pair.caption) for pair in batch] for batch in batches] == plain_batches(
+    assert [[(pair.video_id, *pair.captions) for pair in batch] for batch in batches] == plain_batches(
         data, size, captions, seed, epoch
     )
 
@@ -159,6 +169,21 @@ def test_dilution_mixes_in_unrelated_videos_evenly() -> None:
         assert rows(source, [name]) == [frames]
     with pytest.raises(DataError, match=r"data\.dilution=3 needs as many other videos; the split has 3 in all"):
         reader({"v1": 4, "v2": 4, "v3": 4}, "data.dilution=3")
+
+
+def test_mixing_adds_frames_of_another_video_now_and_then() -> None:
+    lengths = {f"v{n}": 4 for n in range(1, 9)}
+    source = reader(lengths, "train.mixing=0.5")
+    owners = [Counter(frame // 100 for frame in rows(source, ["v1"], epoch)[0]) for epoch in range(60)]
+    mixed = [count for count in owners if len(count) > 1]
+    assert 15 < len(mixed) < 45
+    # Three of the four frames that a video may have, and half as many of a stranger.
+    assert all(count[1] == 3 and sum(count.values()) == 4 for count in mixed)
+    assert len({video for count in mixed for video in count}) > 4
+    assert rows(source, ["v1"], 5) == rows(source, ["v1"], 5)
+    assert rows(source, ["v1"]) == [[100, 101, 102, 103]]
+    with pytest.raises(DataError, match=r"train\.mixing=0\.5 needs as many other videos; the split has 1 in all"):
+        reader({"v1": 4}, "train.mixing=0.5")
 
 
 def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:

@@ -28,11 +28,11 @@ def test_another_size_is_interpolated() -> None:
 
 def test_mirrors_and_crops_are_what_was_drawn() -> None:
     given = frames()
-    mirrored = to_pictures(given, 16, Augmentation(16, 0, 0, (True, False)))
+    mirrored = to_pictures(given, 16, Augmentation(((16, 0, 0),) * 2, (True, False)))
     turned = given.permute(0, 1, 4, 2, 3)
     assert torch.equal(mirrored[0], turned[0].flip(-1))
     assert torch.equal(mirrored[1], turned[1])
-    cropped = to_pictures(given, 8, Augmentation(8, 3, 5, (False, False)))
+    cropped = to_pictures(given, 8, Augmentation(((8, 3, 5),) * 2, (False, False)))
     assert torch.equal(cropped, turned[..., 3:11, 5:13])
 
 
@@ -41,10 +41,44 @@ def test_what_is_drawn_depends_on_the_step() -> None:
     draws = [Augmentation.draw(config, 32, 8, step) for step in range(40)]
     assert len(set(draws)) == 40
     assert Augmentation.draw(config, 32, 8, 7) == draws[7]
-    for draw in draws:
-        assert 16 <= draw.side <= 32
-        assert 0 <= draw.top <= 32 - draw.side
-        assert 0 <= draw.left <= 32 - draw.side
+    for side, top, left in (draw.boxes[0] for draw in draws):
+        assert 16 <= side <= 32
+        assert 0 <= top <= 32 - side
+        assert 0 <= left <= 32 - side
+    assert all(len(set(draw.boxes)) == 1 for draw in draws)
     assert {value for draw in draws for value in draw.mirrored} == {True, False}
     plain = Augmentation.draw(TrainConfig(), 32, 4, 0)
-    assert plain == Augmentation(32, 0, 0, (False,) * 4)
+    assert plain == Augmentation(((32, 0, 0),) * 4, (False,) * 4)
+
+
+def test_each_video_has_its_own_crop_where_asked() -> None:
+    given = frames()
+    turned = given.permute(0, 1, 4, 2, 3)
+    # At the size of the crops nothing is resampled: each pixel is one of the picture's.
+    cropped = to_pictures(given, 8, Augmentation(((8, 3, 5), (8, 0, 8)), (False, True)))
+    assert (cropped[0].int() - turned[0, ..., 3:11, 5:13].int()).abs().max() <= 1
+    assert (cropped[1].int() - turned[1, ..., 0:8, 8:16].flip(-1).int()).abs().max() <= 1
+    config = TrainConfig(crop=0.5, crop_per="video")
+    draw = Augmentation.draw(config, 32, 8, 3)
+    assert len(set(draw.boxes)) > 4
+    assert draw.part(slice(2, 5)).boxes == draw.boxes[2:5]
+    assert draw == Augmentation.draw(config, 32, 8, 3)
+
+
+def test_colours_change_by_their_factors() -> None:
+    grey = torch.full((1, 1, 4, 4, 3), 100, dtype=torch.uint8)
+    box, plain = ((4, 0, 0),), (False,)
+    assert (to_pictures(grey, 4, Augmentation(box, plain, ((1.5, 1.0, 1.0),))) == 150).all()
+    # One grey has neither contrast nor colour to lose.
+    assert (to_pictures(grey, 4, Augmentation(box, plain, ((1.0, 0.2, 0.2),))) == 100).all()
+    red = torch.zeros(1, 1, 4, 4, 3, dtype=torch.uint8)
+    red[..., 0] = 200
+    pale = to_pictures(red, 4, Augmentation(box, plain, ((1.0, 1.0, 0.0),)))
+    assert (pale == 60).all()
+    half = red.clone()
+    half[:, :, :2] = 0
+    flat = to_pictures(half, 4, Augmentation(box, plain, ((1.0, 0.0, 1.0),)))
+    assert (flat == 30).all()
+    draw = Augmentation.draw(TrainConfig(colour=0.4), 32, 8, 3)
+    assert all(0.6 <= factor <= 1.4 for video in draw.colours for factor in video)
+    assert len(set(draw.colours)) == 8

@@ -10,6 +10,7 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from prota import Config, ProTA
+from prota.encoders.text import TextBatch
 from prota.training.distributed import World, average_gradients
 from prota.training.step import StepInput, backward_step, seed_for
 
@@ -30,6 +31,14 @@ def whole_batch(model: ProTA) -> StepInput:
     frames = torch.randint(0, 256, (8, 3, 3, 32, 32), dtype=torch.uint8, generator=generator)
     mask = torch.tensor([[True, True, True], [True, False, False]] * 4)
     return StepInput(model.text_encoder.tokenize(TEXTS), frames, mask)
+
+
+def three_captions(model: ProTA) -> StepInput:
+    """The same videos with three captions each, and how alike these are."""
+    batch = whole_batch(model)
+    texts = model.text_encoder.tokenize([f"{text} {ending}" for text in TEXTS for ending in ("", "one", "two there")])
+    similar = torch.rand(8, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    return StepInput(texts, batch.frames, batch.mask, similar)
 
 
 def gradients(model: ProTA) -> dict[str, torch.Tensor]:
@@ -55,6 +64,32 @@ def test_micro_batches_give_the_gradients_of_the_batch(preset: str, micro_batch:
     assert_same(gradients(twin), gradients(model))
 
 
+SOFT = ["loss.soft_targets=0.4", "loss.soft_temperature=0.5"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_several_captions_give_the_mean_of_the_losses_with_one_of_them_each(preset: str) -> None:
+    model = toy(preset, *SOFT)
+    twin = copy.deepcopy(model)
+    whole = three_captions(model)
+    backward_step(model, whole, ALONE)
+    for nth in range(3):
+        text = TextBatch(whole.text.ids[nth::3], whole.text.mask[nth::3])
+        backward_step(twin, StepInput(text, whole.frames, whole.mask, whole.similar[:, nth : nth + 1]), ALONE)
+    expected = {name: value / 3 for name, value in gradients(twin).items()}
+    assert_same(gradients(model), expected)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 8])
+def test_micro_batches_of_several_captions_give_the_gradients_of_the_batch(micro_batch: int) -> None:
+    model = toy("prota", *SOFT)
+    twin = copy.deepcopy(model)
+    expected = backward_step(model, three_captions(model), ALONE)
+    actual = backward_step(twin, three_captions(model), ALONE, micro_batch)
+    assert actual.floats() == pytest.approx(expected.floats(), abs=1e-12)
+    assert_same(gradients(twin), gradients(model))
+
+
 def test_micro_batches_repeat_their_dropout() -> None:
     """With dropout in the encoders the two passes over a micro-batch still see the same tokens."""
     model = toy("dpa")
@@ -75,7 +110,13 @@ CASES = {
     "learned-smoothed-micro": ("prota", ["score.bandwidth=learned", "loss.label_smoothing=0.1"], 2),
     "batch-bandwidth": ("dpa", ["score.bandwidth=batch"], 0),
     "pooling-micro": ("global-pooling", [], 3),
+    "captions": ("prota", SOFT, 0),
+    "captions-micro": ("dpa", SOFT, 2),
 }
+
+
+def batch_of(name: str, model: ProTA) -> StepInput:
+    return three_captions(model) if name.startswith("captions") else whole_batch(model)
 
 
 def _work(rank: int, size: int, folder: str) -> None:
@@ -85,7 +126,7 @@ def _work(rank: int, size: int, folder: str) -> None:
     world = World(rank, size, torch.device("cpu"))
     for name, (preset, overrides, micro_batch) in CASES.items():
         model = toy(preset, *overrides)
-        terms = backward_step(model, whole_batch(model).part(world.share(8)), world, micro_batch)
+        terms = backward_step(model, batch_of(name, model).part(world.share(8)), world, micro_batch)
         average_gradients(model.parameters(), world)
         result = {"gradients": gradients(model), "total": world.mean(terms.total)}
         torch.save(result, f"{folder}/{name}-{rank}.pt")
@@ -104,7 +145,7 @@ def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_ranks_give_the_gradients_of_one(name: str, of_two_ranks: Path) -> None:
     preset, overrides, _ = CASES[name]
     model = toy(preset, *overrides)
-    expected = backward_step(model, whole_batch(model), ALONE)
+    expected = backward_step(model, batch_of(name, model), ALONE)
     for rank in range(2):
         result = torch.load(of_two_ranks / f"{name}-{rank}.pt", weights_only=True)
         torch.testing.assert_close(result["total"], expected.total.detach(), rtol=0, atol=1e-12)

@@ -1,0 +1,45 @@
+"""Captions that mean the same are alike, and a resumed run has the teacher it began with."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+
+from prota import Config, ProTA
+from prota.data.batches import Pair
+from prota.data.splits import Item, Split
+from prota.training.teacher import CaptionTeacher
+from tests.tiny_models import pair_config
+
+SPLIT = Split("train", (Item("v0", ("a red ball", "the red ball rolls")), Item("v1", ("two dogs", "a dog and a dog"))))
+PAIRS = [Pair("v0", ("the red ball rolls", "a red ball")), Pair("v1", ("two dogs", "a dog and a dog"))]
+
+
+@pytest.mark.parametrize("kind", ["toy", "pair"])
+def test_likeness_is_the_cosine_of_a_caption_and_the_mean_of_a_videos(
+    kind: str, dinov2_folder: Path, bert_folder: Path
+) -> None:
+    config = Config.build(backbone="toy") if kind == "toy" else pair_config(dinov2_folder, bert_folder)
+    model = ProTA.from_config(config).train()
+    teacher = CaptionTeacher(model, SPLIT, nullcontext)
+    assert model.training
+    model.eval()
+
+    def sentence(text: str) -> torch.Tensor:
+        tower, batch = model.text_encoder.tower, model.text_encoder.tokenize(text)
+        tokens = (tower(batch) if kind == "toy" else tower.hidden(batch))[0]
+        pooled = tokens.mean(dim=0) if config.score.text_pooling == "mean" else tokens[-1]
+        return pooled / pooled.norm()
+
+    with torch.no_grad():
+        videos = [sum(sentence(text) for text in item.captions) for item in SPLIT.items]
+        expected = [
+            [[float(sentence(text) @ (video / video.norm())) for video in videos] for text in pair.captions]
+            for pair in PAIRS
+        ]
+    similar = teacher.similar(PAIRS)
+    torch.testing.assert_close(similar, torch.tensor(expected), rtol=0, atol=1e-5)
+    assert not similar.requires_grad

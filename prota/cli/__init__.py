@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from prota.cli import ablate, calibrate, data, evaluate, index, library, match, search, train
+from prota.cli import ablate, calibrate, data, evaluate, index, library, match, samples, search, train
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)
 app.add_typer(library.app, name="library")
+app.command()(samples.samples)
 
 
 def main() -> None:

@@ -18,13 +18,18 @@ from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
 from prota.encoders.text import TextBatch
 from prota.kernels.dispatch import Backend
+from prota.models import shipped
 from prota.scoring.score import ScoreHead
 from prota.settings import first_line
 from prota.types import Explanation, PreparedTokens
+from prota.weights import KINDS, WeightsError, WeightsKind, read_weights, write_weights
 
 __all__ = ["ModelFolderError", "ProTA", "model_folder"]
 
-_FORMAT, _VERSION = "prota", 1
+_FORMAT = "prota"
+# The first version whose reader knows such weights: what is older reads the others still.
+_VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}
+_NEWEST = max(_VERSIONS.values())
 _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
 
 
@@ -67,10 +72,11 @@ class ProTA(nn.Module):
         """What one score is made of; ``text_encoder.pieces(text)`` names its words."""
         return self.head.explain(text, video)
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write config.json, model.safetensors and the tokenizer; config.json appears last."""
-        from safetensors.torch import save_file
+    def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
+        """Write config.json, model.safetensors and the tokenizer; config.json appears last.
 
+        ``weights``: float32, float16 (half the size) or int8 (a quarter, see `prota.weights`).
+        """
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise ModelFolderError(f"{folder} is a file: give a folder to save the model in")
@@ -79,11 +85,11 @@ class ProTA(nn.Module):
         try:
             # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
             self.text_encoder.tokenizer.save(staging)
-            weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-            save_file(weights, staging / _WEIGHTS_FILE, metadata={"format": "pt"})
+            write_weights(staging / _WEIGHTS_FILE, self.state_dict(), weights)
             record = {
                 "format": _FORMAT,
-                "version": _VERSION,
+                "version": _VERSIONS[weights],
+                "weights": weights,
                 "config": self.config.model_dump(),
                 "towers": self.record,
             }
@@ -99,7 +105,7 @@ class ProTA(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> ProTA:
-        """A saved model, from a folder or a hub id, on the CPU and in evaluation mode."""
+        """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
         folder = model_folder(source)
         record = _read_record(folder)
         try:
@@ -116,13 +122,24 @@ class ProTA(nn.Module):
 
 
 def model_folder(source: str | Path) -> Path:
-    """Where a model's files lie: the folder itself, or that of a hub id's download."""
+    """Where a model's files lie: the folder itself, that of a shipped model, or that of a hub id's download."""
     if Path(source).is_dir():
         return Path(source)
     if Path(source).exists():
         raise ModelFolderError(f"{source} is a file: give the folder that save_pretrained wrote")
+    if str(source) in shipped.names():
+        return shipped.MODELS / str(source)
+    names = ", ".join(shipped.names()) or "none"
+    if str(source) == shipped.DEFAULT:
+        raise ModelFolderError(
+            f"{source} should come with prota, but {shipped.MODELS / shipped.DEFAULT} holds no {_CONFIG_FILE}: install "
+            f"a prota that has it, or name another model, a folder or hub id (--model); shipped here: {names}"
+        )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
-        raise ModelFolderError(f"{source}: no such folder, and not a hub id of the form owner/name")
+        raise ModelFolderError(
+            f"{source}: no such folder, not a model that comes with prota (those are: {names}), "
+            "and not a hub id of the form owner/name"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
@@ -148,24 +165,25 @@ def _read_record(folder: Path) -> dict[str, Any]:
         kind = record.get("model_type") if isinstance(record, dict) else None
         hint = f" but a {kind!r} one: use it as a backbone (encoder.clip, .vision or .text)" if kind else ""
         raise ModelFolderError(f"{folder} is not a ProTA model{hint}")
-    if record.get("version") != _VERSION:
+    if record.get("version") not in _VERSIONS.values():
         raise ModelFolderError(
-            f"{folder} is of format version {record.get('version')}, this prota reads version {_VERSION}: "
+            f"{folder} is of format version {record.get('version')}, this prota reads versions up to {_NEWEST}: "
+            "upgrade prota, or save the model again"
+        )
+    # Models that were saved before there was a choice do not name it.
+    if record.get("weights", "float32") not in KINDS:
+        raise ModelFolderError(
+            f"{folder} has weights of the kind {record['weights']!r}, this prota reads {', '.join(KINDS)}: "
             "upgrade prota, or save the model again"
         )
     return record
 
 
 def _load_weights(model: ProTA, path: Path) -> None:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise ModelFolderError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
-    except (OSError, SafetensorError) as error:
-        raise ModelFolderError(f"{path} is damaged or cut short ({first_line(error)}); copy or save it again") from None
+        weights = read_weights(path)
+    except WeightsError as error:
+        raise ModelFolderError(str(error)) from None
     own = model.state_dict()
     wrong = [f"{name} is missing" for name in own if name not in weights]
     wrong += [f"{name} is not part of the model" for name in weights if name not in own]

@@ -14,10 +14,10 @@ from tests.conftest import REPOSITORY
 PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
-    {"presets", "settings", "files"},
+    {"presets", "settings", "files", "models"},
     {"types", "config"},
     {"experiment"},
-    {"frames", "encoders", "kernels"},
+    {"frames", "encoders", "kernels", "weights"},
     {"scoring"},
     {"model"},
     {"losses", "ranking"},

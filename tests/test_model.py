@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from transformers import CLIPModel
 
 from prota import Config, ModelFolderError, ProTA
 from prota.evaluation.metrics import retrieval_metrics
@@ -112,7 +114,7 @@ def _other_weights(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"), r"config\.json cannot be read"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "is not a ProTA model"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "clip"}'), "but a 'clip' one: use it as a"),
-        (lambda folder: _edit(folder, version=99), "format version 99, this prota reads version 1: upgrade prota"),
+        (lambda folder: _edit(folder, version=99), "format version 99, this prota reads versions up to 2: upgrade"),
         (lambda folder: _edit(folder, config={"score": {"xi": 0}}), r"version can build: score\.xi = 0 is not allowed"),
         (lambda folder: _edit(folder, config=None), "does not hold a model that this version can build"),
         (lambda folder: _edit(folder, towers={}, config={}), "does not hold a model that this version can build"),
@@ -175,7 +177,7 @@ def test_saved_files_are_readable_by_others(tmp_path: Path) -> None:
 
 
 def test_sources_that_are_no_folders(tmp_path: Path) -> None:
-    with pytest.raises(ModelFolderError, match="no such folder, and not a hub id"):
+    with pytest.raises(ModelFolderError, match=r"no such folder, not a model that comes .* not a hub id"):
         ProTA.from_pretrained(tmp_path / "nothing")
     file = tmp_path / "file"
     file.write_text("")
@@ -198,6 +200,33 @@ def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert ProTA.from_pretrained("someone/prota-model").config.score.similarity == "cosine"
     assert asked == ["someone/prota-model"]
+
+
+@pytest.mark.parametrize("preset", ["global-pooling", "mean-max"])
+def test_an_untrained_clip_scores_as_clip_does(preset: str, clip_folder: Path) -> None:
+    """Zero-shot: cosines of CLIP's own features, straight from transformers; nothing of ours comes between."""
+    config = clip_config(clip_folder).encoder.replace(temporal_layers=0)
+    model = ProTA.from_config(Config.build(preset, values={"encoder": config.model_dump()})).eval()
+    texts = ["a cat runs", "the red dog", "a"]
+    frames, mask = random_frames(32)
+    clip, tower = CLIPModel.from_pretrained(clip_folder).eval(), model.video_encoder.tower
+    pictures = (frames / 255 - tower.mean) / tower.deviation
+    batch = model.text_encoder.tokenize(texts)
+    with torch.no_grad():
+        found = model.score(model.encode_text(texts), model.encode_video(frames, mask))
+        words = clip.text_model(input_ids=batch.ids, attention_mask=batch.mask.long())
+        sentences = F.normalize(clip.text_projection(words.pooler_output), dim=-1)
+        tokens = F.normalize(clip.text_projection(words.last_hidden_state), dim=-1)
+        seen = [
+            F.normalize(clip.visual_projection(clip.vision_model(pixel_values=video[real]).pooler_output), dim=-1)
+            for video, real in zip(pictures, mask, strict=True)
+        ]
+    if preset == "global-pooling":
+        expected = sentences @ torch.stack([F.normalize(video.mean(dim=0), dim=0) for video in seen]).T
+    else:
+        pairs = [[text[real] @ video.T for video in seen] for text, real in zip(tokens, batch.mask, strict=True)]
+        expected = torch.tensor([[(c.amax(1).mean() + c.amax(0).mean()) / 2 for c in row] for row in pairs])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_explanations_name_their_words() -> None:

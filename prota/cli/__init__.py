@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from prota.cli import ablate, calibrate, data, evaluate, index, library, match, samples, search, train
+from prota.cli import ablate, calibrate, data, evaluate, export, index, library, match, samples, search, train
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -24,6 +24,7 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(ablate.ablate)
 app.command()(calibrate.calibrate)
+app.command()(export.export)
 app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)

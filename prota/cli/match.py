@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from prota.cli.options import Device
+from prota.models import shipped
 
 __all__ = ["match"]
 
@@ -17,7 +18,7 @@ __all__ = ["match"]
 def match(
     clip: Annotated[Path, typer.Argument(help="video file", show_default=False)],
     captions: Annotated[Path, typer.Argument(help="text file, a caption a line", show_default=False)],
-    model: Annotated[str, typer.Option(help="model folder or hub id", show_default=False)],
+    model: Annotated[str, typer.Option(help="model folder, hub id or a name that comes with prota")] = shipped.DEFAULT,
     k: Annotated[int, typer.Option("-k", min=1, help="captions to show")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a caption")] = False,
     device: Device = "auto",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from prota.models import shipped
+
 if TYPE_CHECKING:
     from prota.experiment import Experiment
 
@@ -44,7 +46,11 @@ BackendName = Annotated[
 ]
 LibraryFolder = Annotated[Path, typer.Option("--library", "-l", help="folder of the library")]
 ModelName = Annotated[
-    str | None, typer.Option(help="model folder or hub id; default: the one that made the library", show_default=False)
+    str | None,
+    typer.Option(
+        help=f"model folder, hub id or {shipped.DEFAULT}; default: the library's own, for a new one {shipped.DEFAULT}",
+        show_default=False,
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
 

@@ -43,9 +43,12 @@ def search(
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
     from prota.library.clips import like_query, parse_clip
+    from prota.library.folder import read_library
     from prota.library.library import Library
     from prota.training.distributed import start_world
 
+    # Where there is nothing to search, no model need be read to say so.
+    read_library(library)
     opened = Library.open(library, model, str(start_world(device).device))
     best: Hit | None = None
     for text in texts:

@@ -23,7 +23,7 @@ from prota.evaluation.normalisation import dual_softmax, query_bank
 from prota.evaluation.passport import CheckpointRecord, Passport, collect_environment
 from prota.experiment import Experiment
 from prota.kernels.dispatch import recorded
-from prota.model import ProTA
+from prota.model import ProTA, model_folder
 from prota.training.checkpoint import RunFolder, TrainingState
 
 __all__ = ["Evaluation", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
@@ -36,16 +36,18 @@ _DSL = "dual softmax over the test set (DSL)"
 def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
     """(model folder, rule, where its training stood): of a run its best on validation, or its last without one.
 
-    The folder of one checkpoint still knows its training; that of any other model does not.
+    Any other path names a model, see `prota.model.model_folder`. The folder of one checkpoint still knows its training;
+    that of any other model does not.
     """
     run = RunFolder(path)
     if not run.is_run:
-        return path, "as given", TrainingState.read(path)
+        folder = model_folder(path)
+        return folder, "as given", TrainingState.read(folder)
     for which in ("best", "last"):
-        folder = run.checkpoint(which)
-        if folder is not None:
+        chosen = run.checkpoint(which)
+        if chosen is not None:
             state = run.state(which)
-            return folder, f"best on validation at step {state.best_step}" if which == "best" else which, state
+            return chosen, f"best on validation at step {state.best_step}" if which == "best" else which, state
     raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
 
 

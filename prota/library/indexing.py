@@ -109,7 +109,8 @@ class Indexer:
         should_stop: Callable[[], bool] = lambda: False,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self.store, self.model, self.options = store, model, options or IndexOptions()
+        self.store, self.model = store, model
+        self.options = options or IndexOptions(SegmentPlan(model.config.encoder.frames))
         self.notify, self.should_stop, self.autocast = report, should_stop, autocast
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}

@@ -15,6 +15,7 @@ from prota.library.relevance import Relevance
 from prota.library.search import Hit, Searcher
 from prota.library.store import Store
 from prota.model import ProTA, model_folder
+from prota.models import shipped
 
 __all__ = ["Library"]
 
@@ -28,17 +29,18 @@ class Library:
 
     @classmethod
     def open(cls, folder: str | Path, model: str | Path | ProTA | None = None, device: str = "cpu") -> Self:
-        """A library that is there, or is to be: the first `index` makes it. ``model``: default, the library's own."""
+        """A library that is there, or is to be: the first `index` makes it.
+
+        ``model``: default, the library's own, and for a new library the one that comes with prota.
+        """
         folder = Path(folder)
         name = ""
         if (folder / "library.json").exists():
             with Store.open(folder) as store:
                 name = store.stamp.name
-        if model is None and not name:
-            raise LibraryError(f"{folder} holds no library yet: say which model is to make it (model=…, --model)")
         if isinstance(model, ProTA):
             return cls(folder, model.to(torch.device(device)), name or "given in Python")
-        chosen = str(model) if model is not None else name
+        chosen = str(model) if model is not None else name or shipped.DEFAULT
         relevance = Relevance.load(model_folder(chosen))
         return cls(folder, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
 

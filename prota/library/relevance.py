@@ -42,6 +42,11 @@ class Relevance:
     def save(self, folder: Path) -> None:
         write_atomically(folder / _FILE, json.dumps(asdict(self), indent=2) + "\n")
 
+    @staticmethod
+    def remove(folder: Path) -> None:
+        """Forget what was stored with another model in the same folder."""
+        (folder / _FILE).unlink(missing_ok=True)
+
     @classmethod
     def load(cls, folder: Path) -> Relevance | None:
         """What was stored with a model; None where nothing was."""

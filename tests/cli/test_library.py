@@ -84,7 +84,7 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
     [
         (["search", "-l", "LIB"], 2, "give either words, --queries FILE or --like CLIP"),
         (["search", "   ", "-l", "LIB"], 2, "the query is empty"),
-        (["search", "red", "-l", "nowhere"], 1, "nowhere holds no library yet"),
+        (["search", "red", "-l", "nowhere"], 1, "no library at nowhere: make one with `prota index PATH"),
         (["search", "red", "-l", "LIB", "--where", "colour = 3"], 1, "duration"),
         (["index", "nowhere", "-l", "LIB"], 1, "nowhere: no such file or folder"),
         (["index", "VIDEOS", "-l", "fresh"], 1, "--model"),

@@ -1,0 +1,78 @@
+"""`prota export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from prota.cli.options import Overrides
+
+if TYPE_CHECKING:
+    from prota.model import ProTA
+
+__all__ = ["export"]
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="run folder, model folder, name or hub id; a TOML file: its model, untrained", show_default=False
+    ),
+]
+
+
+def export(
+    source: Source,
+    out: Annotated[Path, typer.Argument(help="folder to write the model in", show_default=False)],
+    weights: Annotated[
+        Literal["float32", "float16", "int8"], typer.Option(help="how weights are stored; int8: a quarter of the size")
+    ] = "float32",
+    preset: Annotated[str | None, typer.Option(help="of a TOML file: this preset instead of the file's")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Write a model folder to search with or to share: of a run its best checkpoint.
+
+    A TOML file gives its untrained model, which means something where it is a CLIP with nothing to learn: --preset
+    global-pooling, mean-max or lda, with -s encoder.temporal_layers=0.
+    """
+    untrained = Path(source).is_file()
+    if not untrained and (preset or overrides):
+        raise typer.BadParameter("--preset and --set change the settings of a TOML file: a saved model keeps its own")
+    from prota.evaluation.report import find_checkpoint
+    from prota.experiment import Experiment
+    from prota.library.relevance import Relevance
+    from prota.model import ProTA
+    from prota.weights import rounding_error
+
+    relevance = None
+    if untrained:
+        model = ProTA.from_config(Experiment.load(source, overrides or (), preset).model)
+    else:
+        folder = find_checkpoint(Path(source))[0]
+        if out.resolve() == folder.resolve():
+            raise typer.BadParameter(f"{out} is the model itself: give another folder")
+        model, relevance = ProTA.from_pretrained(folder), Relevance.load(folder)
+    model.save_pretrained(out, weights)
+    Relevance.remove(out) if relevance is None else relevance.save(out)
+    size, whole = (out / "model.safetensors").stat().st_size, sum(p.numel() * 4 for p in model.state_dict().values())
+    typer.echo(f"{out}: weights of {size / 1e6:.1f} MB as {weights}, {size / whole:.0%} of float32")
+    if weights != "float32":
+        name, error = rounding_error(model.state_dict(), weights)
+        typer.echo(f"rounding moves no row by more than {error:.2%} of its length ({name})")
+    typer.echo("calibrated relevance: " + ("none; `prota calibrate` adds it" if relevance is None else "taken along"))
+    for sentence in _lacks(model) if untrained else []:
+        typer.echo(f"untrained: {sentence}", err=True)
+
+
+def _lacks(model: ProTA) -> list[str]:
+    """Why the scores of an untrained model mean nothing; empty: they are CLIP's."""
+    said = []
+    encoder = model.config.encoder
+    if encoder.kind != "clip":
+        said.append("its words and frames have never met; train it first, or start from a CLIP")
+    if encoder.temporal_layers:
+        said.append("its temporal transformer disturbs the frames; -s encoder.temporal_layers=0 leaves it out")
+    if any(True for _ in model.head.parameters()):
+        said.append("its head has still to learn; --preset global-pooling, mean-max or lda has nothing to learn")
+    return said

@@ -1,0 +1,141 @@
+"""Weights as files: float32, float16, or matrices of int8 with one scale a row.
+
+A model computes in float32 whatever its file holds; the kinds differ in bytes and in rounding. A file is safetensors,
+and int8 matrices have their scales beside them, under ``NAME:scale``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from prota.settings import first_line
+
+__all__ = ["KINDS", "WeightsError", "WeightsKind", "read_weights", "round_rows", "rounding_error", "write_weights"]
+
+WeightsKind = Literal["float32", "float16", "int8"]
+KINDS: tuple[str, ...] = get_args(WeightsKind)
+_SCALE = ":scale"
+_TOP = 127
+# Of a scale's 24 significant bits: 127 times such a number is exact in float32, so rounding rounded weights again
+# finds the same scales and changes nothing.
+_SCALE_BITS = 16
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be stored, or a file that does not hold any; the message says what is wrong."""
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind = "float32") -> None:
+    """Write a model's weights in one of the `KINDS`."""
+    from safetensors.torch import save_file
+
+    if kind not in KINDS:
+        raise WeightsError(f"weights = {kind!r} is not allowed; allowed: {', '.join(KINDS)}")
+    save_file(_stored(weights, kind), path, metadata={"format": "pt"})
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a file of any kind, matrices of int8 multiplied out again."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except FileNotFoundError:
+        raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"{path} is damaged or cut short ({first_line(error)}); copy or save it again") from None
+    weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_SCALE)}
+    for name in stored.keys() - weights.keys():
+        if name.removesuffix(_SCALE) not in weights:
+            raise WeightsError(f"{path} is damaged: {name} is a scale of nothing; copy or save it again")
+    for name, tensor in weights.items():
+        if tensor.dtype == torch.int8:
+            scale = stored.get(name + _SCALE)
+            _check_scale(path, name, tensor, scale)
+            assert scale is not None
+            weights[name] = (_rows(tensor).float() * scale[:, None]).view(tensor.shape)
+        elif tensor.is_floating_point():
+            weights[name] = tensor.float()
+    return weights
+
+
+def round_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """[rows, columns] → int8 of the same shape, and scales [rows] > 0: no weight moves by more than half its scale."""
+    matrix = matrix.detach().float()
+    largest = matrix.abs().amax(dim=1).double()
+    mantissa, exponent = torch.frexp(largest / _TOP)
+    scale = torch.ldexp((mantissa * 2**_SCALE_BITS).round() / 2**_SCALE_BITS, exponent).float()
+    # Rows of zeros, or of numbers too small to divide by, are zeros; any scale does for them.
+    scale = torch.where(scale < torch.finfo(torch.float32).tiny, 1.0, scale)
+    return (matrix / scale[:, None]).round().clamp(-_TOP, _TOP).to(torch.int8), scale
+
+
+def rounding_error(weights: Mapping[str, Tensor], kind: WeightsKind) -> tuple[str, float]:
+    """(matrix, error): the row that storing moves most, by the length of the change over the length of the row."""
+    worst, where = 0.0, ""
+    for name, tensor in weights.items():
+        if kind == "float32" or not _is_matrix(tensor):
+            continue
+        rows = _rows(tensor.detach().float())
+        if kind == "int8":
+            whole, scale = round_rows(rows)
+            moved = whole.float() * scale[:, None] - rows
+        else:
+            moved = rows.half().float() - rows
+        length = rows.norm(dim=1)
+        error = float((moved.norm(dim=1) / length.clamp(min=torch.finfo(torch.float32).tiny)).max())
+        if error > worst:
+            worst, where = error, name
+    return where, worst
+
+
+def _stored(weights: Mapping[str, Tensor], kind: WeightsKind) -> dict[str, Tensor]:
+    """What goes into the file. Vectors and scalars stay float32: a hundredth of a model, and its most delicate part."""
+    stored: dict[str, Tensor] = {}
+    for name, given in weights.items():
+        tensor = given.detach().cpu().contiguous()
+        tensor = tensor.float() if tensor.is_floating_point() else tensor
+        stored[name] = tensor
+        if kind == "float32" or not _is_matrix(tensor):
+            continue
+        if not bool(tensor.isfinite().all()):
+            raise WeightsError(f"{name} holds NaN or infinity: nothing to round; save with weights='float32'")
+        if kind == "int8":
+            whole, stored[name + _SCALE] = round_rows(_rows(tensor))
+            stored[name] = whole.view(tensor.shape)
+        elif float(tensor.abs().max()) <= torch.finfo(torch.float16).max:
+            stored[name] = tensor.half()
+    return stored
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Tables of positions are [1, N, D], class tokens [1, 1, D]: an axis of length 1 in front makes no rows."""
+    return tensor.is_floating_point() and tensor.numel() > 0 and _rows(tensor).shape[0] > 1
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """[rows, columns]: what each output (of a layer), word or position owns."""
+    lengths = list(tensor.shape)
+    while len(lengths) > 1 and lengths[0] == 1:
+        lengths.pop(0)
+    if len(lengths) < 2:
+        return tensor.reshape(1, -1)
+    return tensor.reshape(lengths[0], math.prod(lengths[1:]))
+
+
+def _check_scale(path: Path, name: str, tensor: Tensor, scale: Tensor | None) -> None:
+    if scale is None:
+        raise WeightsError(f"{path} is damaged: {name} is int8 and has no scales; copy or save it again")
+    rows = _rows(tensor).shape[0]
+    if scale.dtype != torch.float32 or list(scale.shape) != [rows]:
+        found = f"{str(scale.dtype).removeprefix('torch.')} {list(scale.shape)}"
+        raise WeightsError(f"{path} is damaged: the scales of {name} are {found}, not float32 [{rows}]; save it again")
+    if not bool((scale.isfinite() & (scale > 0)).all()):
+        raise WeightsError(f"{path} is damaged: the scales of {name} are not all positive numbers; copy or save again")

@@ -1,0 +1,101 @@
+"""`prota export` as a user runs it: from a run, from a model folder, and untrained from a TOML file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from prota.experiment import Experiment
+from prota.library.relevance import Relevance
+from prota.model import ProTA
+from prota.training.checkpoint import RunFolder
+from tests.cli.test_commands import prota, succeeds
+from tests.library.worlds import toy_model, write_clips
+
+
+def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    succeeds("train", world_config, "-o", run, "-s", "train.epochs=1", "--device", "cpu")
+    best = RunFolder(run).checkpoint("best")
+    assert best is not None
+    Relevance((0.0, 1.0, 2.0, 3.0)).save(best)
+    said = succeeds("export", run, out, "--weights", "int8")
+    assert "MB as int8, " in said
+    assert re.search(r"rounding moves no row by more than [01]\.\d\d% of its length", said)
+    assert "calibrated relevance: taken along" in said
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "relevance.json"]
+    assert Relevance.load(out) == Relevance.load(best)
+    result = tmp_path / "result.json"
+    succeeds("evaluate", out, "--data", world_config, "--device", "cpu", "--json", result)
+    assert json.loads(result.read_text(encoding="utf-8"))["checkpoint"]["rule"] == "as given"
+
+
+def test_a_model_folder_is_stored_anew(tmp_path: Path) -> None:
+    toy_model().save_pretrained(tmp_path / "model")
+    (tmp_path / "out").mkdir()
+    Relevance((0.0, 1.0, 2.0, 3.0)).save(tmp_path / "out")
+    said = succeeds("export", tmp_path / "model", tmp_path / "out", "--weights", "float16")
+    assert "calibrated relevance: none" in said
+    assert Relevance.load(tmp_path / "out") is None, "that of another model stays behind"
+    before, after = (tmp_path / name / "model.safetensors" for name in ("model", "out"))
+    assert after.stat().st_size < 0.6 * before.stat().st_size
+
+
+@pytest.fixture
+def clip_experiment(world_config: Path, clip_folder: Path, tmp_path: Path) -> Path:
+    """The small world, looked at by a small CLIP."""
+    values = Experiment.load(world_config).model_dump(include={"data", "train"})
+    encoder = {"clip": str(clip_folder), "width": 32, "image_size": 32, "text_length": 10, "temporal_layers": 2}
+    experiment = Experiment.build("prota", "clip-vit-b32", values=values | {"encoder": encoder | {"frames": 4}})
+    path = tmp_path / "clip.toml"
+    path.write_text(experiment.to_toml(), encoding="utf-8")
+    return path
+
+
+def test_a_clip_is_searched_and_evaluated_without_training(clip_experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "zero-shot"
+    arguments = ("export", clip_experiment, out, "--preset", "global-pooling")
+    told = prota(*arguments)
+    assert told.returncode == 0, told.stderr
+    assert "untrained: its temporal transformer disturbs the frames; -s encoder.temporal_layers=0" in told.stderr
+    told = prota(*arguments, "-s", "encoder.temporal_layers=0")
+    assert told.returncode == 0, told.stderr
+    assert "untrained" not in told.stderr
+    assert ProTA.from_pretrained(out).config.score.aggregation == "pooling"
+    succeeds("evaluate", out, "--data", clip_experiment, "--device", "cpu")
+    write_clips(tmp_path / "videos", "red-left", "blue-top")
+    library = tmp_path / "library"
+    succeeds("index", tmp_path / "videos", "-l", library, "--model", out, "--device", "cpu", "--workers", 1)
+    assert succeeds("search", "the", "red", "dog", "-l", library, "--device", "cpu").count(".mp4") == 2
+
+
+def test_what_has_still_to_learn_is_said(clip_experiment: Path, world_config: Path, tmp_path: Path) -> None:
+    said = prota("export", clip_experiment, tmp_path / "out", "-s", "encoder.temporal_layers=0").stderr
+    assert "untrained: its head has still to learn; --preset global-pooling, mean-max or lda" in said
+    assert said.count("untrained") == 1
+    assert "its words and frames have never met" in prota("export", world_config, tmp_path / "out").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["export", "nowhere", "OUT"], 1, "nowhere: no such folder, not a model that comes with prota"),
+        (["export", "MODEL", "MODEL"], 2, "is the model itself: give another folder"),
+        (["export", "MODEL", "OUT", "--weights", "int4"], 2, "'int4' is not one of"),
+        (["export", "MODEL", "OUT", "--preset", "lda"], 2, "a saved model keeps its own"),
+        (["export", "TEXT", "OUT"], 2, "not valid TOML"),
+        (["export", "MODEL", "TEXT"], 1, "is a file: give a folder to save the model in"),
+    ],
+)
+def test_mistakes_get_one_line(arguments: list[str], code: int, words: str, tmp_path: Path) -> None:
+    toy_model().save_pretrained(tmp_path / "model")
+    (tmp_path / "text").write_text("no settings")
+    names = {"MODEL": tmp_path / "model", "OUT": tmp_path / "out", "TEXT": tmp_path / "text"}
+    result = prota(*(names.get(argument, argument) for argument in arguments), cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert words in " ".join(result.stderr.replace("│", " ").split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -10,12 +10,12 @@ from typing import TextIO
 __all__ = ["hold", "publish", "write_atomically"]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file in one stroke."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file in one stroke; text as UTF-8."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         publish(temporary, path)

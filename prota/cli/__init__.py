@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from prota.cli import ablate, calibrate, data, evaluate, export, index, library, match, samples, search, train
+from prota.cli import ablate, calibrate, data, evaluate, export, figure, index, library, match, samples, search, train
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -25,6 +25,7 @@ app.command()(evaluate.evaluate)
 app.command()(ablate.ablate)
 app.command()(calibrate.calibrate)
 app.command()(export.export)
+app.add_typer(figure.app, name="figure")
 app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)

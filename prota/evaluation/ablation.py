@@ -26,7 +26,7 @@ from prota.training.train import Reporter, Trainer
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["AblationResult", "ablation_table", "row_experiment", "run_table"]
+__all__ = ["AblationResult", "ablation_table", "read_table", "row_experiment", "run_table"]
 
 TableName = Literal["main", "temperature", "kernels"]
 
@@ -85,6 +85,20 @@ def run_table(
             run.release()
             passports.append(Passport.read(result))
         results.append(AblationResult(row, tuple(passports)))
+    return results
+
+
+def read_table(table: TableName, out: Path) -> list[AblationResult]:
+    """The results of a table as far as they are there, in the table's order; nothing is run."""
+    results = []
+    for row in ablation_rows(table):
+        found = [
+            (int(match[1]), path)
+            for path in (out / _folder_name(row.name)).glob("seed-*/result.json")
+            if (match := re.fullmatch(r"seed-(\d+)", path.parent.name))
+        ]
+        if found:
+            results.append(AblationResult(row, tuple(Passport.read(path) for _, path in sorted(found))))
     return results
 
 

@@ -1,0 +1,184 @@
+"""What all figures share: matplotlib where it is there, marks that need no colour vision, and writing files whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prota.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["FORMATS", "GREY", "MARKS", "FigureError", "Mark", "new_figure", "place_labels", "render"]
+__all__ += ["require_matplotlib", "show_picture", "wrapped", "write_numbers"]
+
+FORMATS = (".png", ".svg")
+# The text width of a page in two columns, in inches; with the resolution, a little over 1,000 pixels.
+WIDTH, RESOLUTION = 7.1, 150
+# Pictures are made no larger than they are printed: a frame cache holds more than any figure shows.
+_PICTURE_SIDE = 110
+GREY = "#555555"
+_STYLE: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "hatch.linewidth": 0.6,
+    # A caption with two dollar signs in it is no formula.
+    "text.parse_math": False,
+    # The same numbers give the same file.
+    "svg.hashsalt": "prota",
+}
+
+
+class FigureError(ValueError):
+    """A figure that cannot be drawn from what was given; the message says why and what to do."""
+
+
+class Mark:
+    """How one of several things is drawn: each of colour, line, marker and hatch alone tells it from the others."""
+
+    def __init__(self, colour: str, line: Any, marker: str, hatch: str) -> None:
+        self.colour, self.line, self.marker, self.hatch = colour, line, marker, hatch
+
+
+# Colours of Okabe and Ito, which differ to every kind of colour vision, in an order in which lightness differs too.
+MARKS = (
+    Mark("#0072B2", "-", "o", ""),
+    Mark("#D55E00", (0, (5, 2)), "s", "////"),
+    Mark("#009E73", (0, (1, 1.5)), "^", "...."),
+    Mark("#CC79A7", (0, (6, 1.5, 1, 1.5)), "D", "xxxx"),
+    Mark("#000000", (0, (3, 1, 1, 1, 1, 1)), "v", "----"),
+    Mark("#E69F00", (0, (10, 3)), "P", "\\\\\\\\"),
+)
+
+
+def require_matplotlib() -> None:
+    """Say how to get it where it is not installed, before anything is computed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise FigureError("figures need matplotlib, which is not installed: pip install 'prota[figures]'") from None
+
+
+def new_figure(height: float) -> Figure:
+    """An empty page of full text width, ``height`` in inches; belongs to no window."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height), dpi=RESOLUTION, layout="constrained")
+    # The canvas that can measure text, which the placing of labels needs.
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def render(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw a figure in the house style and write it as the PNG or SVG that its name says, in one stroke."""
+    import matplotlib
+
+    if path.suffix.lower() not in FORMATS:
+        raise FigureError(f"{path}: a figure is one of {', '.join(FORMATS)}, by the end of its name")
+    kind = path.suffix.lower().removeprefix(".")
+    file = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
+        # A date would make every file another one.
+        draw().savefig(file, format=kind, dpi=RESOLUTION, metadata={"Date": None} if kind == "svg" else None)
+    content = _fewer_colours(file.getvalue()) if kind == "png" else file.getvalue()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, content)
+
+
+def _fewer_colours(png: bytes) -> bytes:
+    """256 colours are enough for a page with small photographs, in a third of the bytes."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as picture:
+        small = picture.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    file = io.BytesIO()
+    small.save(file, "png", optimize=True, dpi=(RESOLUTION, RESOLUTION))
+    return file.getvalue()
+
+
+def write_numbers(name: str, numbers: Any, path: Path) -> None:
+    """The numbers of a figure, a dataclass, as JSON that others can draw from."""
+    record = {"format": "prota-figure", "version": 1, "figure": name, **asdict(numbers)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def wrapped(text: str, width: int, lines: int) -> str:
+    """A caption in at most so many lines; what does not fit ends in an ellipsis."""
+    return textwrap.fill(" ".join(text.split()), width, max_lines=lines, placeholder=" …")
+
+
+def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, width: float = 0.6) -> None:
+    """One frame [S, S, 3] with a border."""
+    from PIL import Image
+
+    small = Image.fromarray(np.ascontiguousarray(picture))
+    small.thumbnail((_PICTURE_SIDE, _PICTURE_SIDE))
+    axes.imshow(np.asarray(small), interpolation="lanczos")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set(visible=True, edgecolor=edge, linewidth=width)
+
+
+def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> list[str]:
+    """Write each label beside its point where it covers no other label and no point; returns those without room.
+
+    To be called last, when the limits of the axes are final.
+    """
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    figure.draw_without_rendering()
+    frame = axes.get_window_extent(renderer)
+    marks = axes.transData.transform(points)
+    taken: list[Any] = []
+    left_out = []
+    for label, point, place in zip(labels, points, marks, strict=True):
+        for x, y, across, up in _AROUND:
+            text = axes.annotate(
+                label, point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=7, color=colour, zorder=6
+            )
+            box = text.get_window_extent(renderer)
+            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+            others = marks[(marks != place).any(axis=1)]
+            free = not any(box.overlaps(other) for other in taken) and not box.count_contains(others)
+            if inside and free:
+                taken.append(box)
+                break
+            text.remove()
+        else:
+            left_out.append(label)
+    return left_out
+
+
+# Offsets in points with the alignment that belongs to each, the most readable first.
+_AROUND = [
+    (x * distance, y * distance, across, up)
+    for distance in (4, 8, 13, 19)
+    for x, y, across, up in (
+        (1, 0.3, "left", "bottom"),
+        (-1, 0.3, "right", "bottom"),
+        (1, -0.3, "left", "top"),
+        (-1, -0.3, "right", "top"),
+        (0, 1, "center", "bottom"),
+        (0, -1, "center", "top"),
+    )
+]

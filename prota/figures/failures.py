@@ -1,0 +1,124 @@
+"""Captions whose own video is not found first, and what is found instead."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from prota.figures.drawing import GREY, FigureError, new_figure, show_picture, wrapped
+from prota.figures.ranked import Pictures, RankedSplit
+from prota.ranking import top_k
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Failure", "Failures", "Found", "collect", "draw"]
+
+Order = Literal["worst", "nearest"]
+_FOUND = 3
+# Of each video a picture from its first and one from its second half.
+_PICTURES = 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """A wrong video among the first."""
+
+    video: str
+    rank: int
+    score: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One caption whose own video is not first."""
+
+    caption: str
+    video: str
+    rank: float
+    score: float
+    found: tuple[Found, ...]
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Some of the failures of a split."""
+
+    split: str
+    queries: int
+    failed: int
+    """Captions whose own video is not first."""
+    shown: tuple[Failure, ...]
+
+    def videos(self) -> list[str]:
+        """All that are shown, each once."""
+        rows = ((failure.video, *(found.video for found in failure.found)) for failure in self.shown)
+        return list(dict.fromkeys(itertools.chain(*rows)))
+
+
+def collect(ranked: RankedSplit, count: int = 5, order: Order = "worst") -> Failures:
+    """The failures of the lowest rank, or those nearest to the first place; at most one caption of a video."""
+    ranks = ranked.ranks()
+    failed = (ranks > 1).nonzero().flatten()
+    if not len(failed):
+        raise FigureError(f"all {len(ranks)} captions find their own video first: there is no failure to show")
+    ordered = failed[ranks[failed].sort(descending=order == "worst", stable=True).indices].tolist()
+    chosen: dict[int, int] = {}
+    for index in ordered:
+        chosen.setdefault(int(ranked.video_of_text[index]), index)
+    name = f"{ranked.evaluation.system.benchmark.name} {ranked.split.name}"
+    shown = tuple(_failure(ranked, index, float(ranks[index])) for index in list(chosen.values())[:count])
+    return Failures(name, len(ranks), len(failed), shown)
+
+
+def _failure(ranked: RankedSplit, index: int, rank: float) -> Failure:
+    own = int(ranked.video_of_text[index])
+    row = ranked.scores[index]
+    scores, places = (values[0].tolist() for values in top_k(row[None], _FOUND + 1))
+    ids = ranked.split.video_ids
+    found = [
+        # Others of equal score share its rank, as the own video's rank is counted.
+        Found(ids[place], int((row > score).sum()) + 1, score)
+        for score, place in zip(scores, places, strict=True)
+        if place != own
+    ]
+    return Failure(ranked.captions[index], ids[own], rank, float(row[own]), tuple(found[:_FOUND]))
+
+
+def draw(numbers: Failures, pictures: Pictures) -> Figure:
+    """A row for each caption: its words, its own video, the first three others."""
+    rows = len(numbers.shown)
+    figure = new_figure(0.45 + 1.02 * rows)
+    share = f"{numbers.failed:,} of {numbers.queries:,} captions do not find their own video first"
+    figure.suptitle(f"{numbers.split}: {share}", fontsize=9)
+    # The words, then groups of pictures with a narrow gap between them.
+    groups = 1 + _FOUND
+    widths = [2.5, *([0.12, *[1] * _PICTURES] * groups)]
+    grid = figure.add_gridspec(rows, len(widths), width_ratios=widths, wspace=0.02, hspace=0.1)
+    for row, failure in enumerate(numbers.shown):
+        words = figure.add_subplot(grid[row, 0])
+        words.set_axis_off()
+        words.text(0, 0.5, f"“{wrapped(failure.caption, 30, 5)}”", va="center", transform=words.transAxes)
+        shown = [(failure.video, f"own: rank {failure.rank:g}", failure.score)]
+        shown += [(found.video, f"rank {found.rank}", found.score) for found in failure.found]
+        for group, (video, place, score) in enumerate(shown):
+            start = 2 + group * (1 + _PICTURES)
+            cells = [figure.add_subplot(grid[row, start + number]) for number in range(_PICTURES)]
+            for cell, frame in zip(cells, _halves(pictures[video]), strict=True):
+                show_picture(cell, frame, *(("black", 2.2) if group == 0 else (GREY, 0.6)))
+            cells[0].set_title(f"{place}, {score:.3f}", fontsize=7, loc="left", pad=3)
+            cells[0].set_xlabel(_short(video), fontsize=6.5, loc="left", labelpad=2, color=GREY)
+    return figure
+
+
+def _halves(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The frames in the middle of equal parts of a video."""
+    chosen: np.ndarray[Any, Any] = frames[((np.arange(_PICTURES) + 0.5) * len(frames) / _PICTURES).astype(int)]
+    return chosen
+
+
+def _short(video: str, length: int = 24) -> str:
+    return video if len(video) <= length else f"…{video[1 - length :]}"

@@ -1,0 +1,167 @@
+"""What words and frames weigh: intra, inter and double weights of a caption with its own video and with another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from prota.figures.drawing import GREY, MARKS, new_figure, show_picture, wrapped
+from prota.figures.ranked import Choice, Pictures, RankedSplit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+    from torch import Tensor
+
+__all__ = ["PairWeights", "TokenWeights", "collect", "draw"]
+
+# What fits side by side; of longer videos evenly spaced frames are shown, the JSON has all.
+_FRAMES = 12
+_KINDS = {"intra": "intra", "inter": "inter", "weight": "double"}
+_SIDES = {"positive": "its own video", "negative": "another video"}
+
+
+@dataclass(frozen=True)
+class PairWeights:
+    """The weights of one text-video pair; ``inter`` is None where the preset has none."""
+
+    video: str
+    score: float
+    rank: float
+    text_intra: tuple[float, ...]
+    text_inter: tuple[float, ...] | None
+    text_weight: tuple[float, ...]
+    """ĥ, the double weight."""
+    video_intra: tuple[float, ...]
+    video_inter: tuple[float, ...] | None
+    video_weight: tuple[float, ...]
+
+    def kinds(self) -> list[str]:
+        return [kind for kind in _KINDS if getattr(self, f"text_{kind}") is not None]
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """One caption with two videos."""
+
+    caption: str
+    words: tuple[str, ...]
+    positive: PairWeights
+    negative: PairWeights
+
+
+def collect(ranked: RankedSplit, choice: Choice) -> TokenWeights:
+    """The pieces of both scores."""
+    text = ranked.text(choice.caption)
+
+    def weights(video_id: str) -> PairWeights:
+        pieces = ranked.model.explain(text, ranked.video(video_id))
+        return PairWeights(
+            video=video_id,
+            score=pieces.score,
+            rank=ranked.rank(choice.caption, video_id),
+            text_intra=_floats(pieces.text_intra),
+            text_inter=None if pieces.text_inter is None else _floats(pieces.text_inter),
+            text_weight=_floats(pieces.text_weight),
+            video_intra=_floats(pieces.video_intra),
+            video_inter=None if pieces.video_inter is None else _floats(pieces.video_inter),
+            video_weight=_floats(pieces.video_weight),
+        )
+
+    words = tuple(ranked.model.text_encoder.pieces(choice.caption))
+    return TokenWeights(choice.caption, words, weights(choice.positive), weights(choice.negative))
+
+
+def _floats(values: Tensor) -> tuple[float, ...]:
+    return tuple(float(value) for value in values)
+
+
+def draw(numbers: TokenWeights, pictures: Pictures) -> Figure:
+    """Words above, both videos below them; each kind of weight on one scale for both."""
+    kinds = numbers.positive.kinds()
+    words = 0.9 + 0.19 * len(numbers.words)
+    video = 1.1 + 0.36 * len(kinds)
+    figure = new_figure(0.3 + words + 2 * video)
+    figure.suptitle(f"“{wrapped(numbers.caption, 95, 3)}”", fontsize=9.5)
+    top, middle, bottom = figure.subfigures(3, 1, height_ratios=[words, video, video], squeeze=False)[:, 0]
+    _draw_words(top, numbers, kinds)
+    for part, side in ((middle, "positive"), (bottom, "negative")):
+        _draw_video(part, numbers, side, kinds, pictures)
+    return figure
+
+
+def _title(pair: PairWeights, side: str) -> str:
+    return f"{_SIDES[side]}: {pair.video}, rank {pair.rank:g}, score {pair.score:.3f}"
+
+
+def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: list[str]) -> None:
+    """Bars of each word, one beside the other for both videos; one bar where they cannot differ."""
+    panels = np.atleast_1d(part.subplots(1, len(kinds), sharey=True))
+    places = np.arange(len(numbers.words))
+    for panel, kind in zip(panels, kinds, strict=True):
+        own, other = (getattr(pair, f"text_{kind}") for pair in (numbers.positive, numbers.negative))
+        if np.allclose(own, other, rtol=1e-4):
+            panel.barh(places, own, 0.5, color="#999999", edgecolor=GREY, linewidth=0.5)
+            panel.set_title(f"{_KINDS[kind]}, the same for both videos")
+        else:
+            for offset, values, mark in ((-0.2, own, MARKS[0]), (0.2, other, MARKS[1])):
+                _bars(panel.barh, places + offset, values, 0.4, mark)
+            panel.set_title(_KINDS[kind])
+        panel.set_xlim(right=1.05 * max(*own, *other))
+        panel.tick_params(axis="y", length=0)
+        panel.locator_params(axis="x", nbins=4)
+    panels[0].set_yticks(places, numbers.words)
+    panels[0].set_ylim(len(numbers.words) - 0.4, -0.6)
+    part.supylabel("weights of the words", fontsize=8.5)
+    _legend(part)
+
+
+def _bars(draw_bars: Any, places: Any, values: Any, width: float, mark: Any) -> None:
+    # Filled against hatched on white: told apart in any print.
+    fill = "white" if mark.hatch else mark.colour
+    draw_bars(places, values, width, color=fill, edgecolor=mark.colour, hatch=mark.hatch, linewidth=0.7)
+
+
+def _legend(part: SubFigure) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor="white" if mark.hatch else mark.colour, edgecolor=mark.colour, hatch=mark.hatch, label=label)
+        for mark, label in zip(MARKS, (f"with {name}" for name in _SIDES.values()), strict=False)
+    ]
+    part.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=2.5)
+
+
+def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: list[str], pictures: Pictures) -> None:
+    """A strip of frames, the one that weighs most framed, over a row of bars for each kind of weight."""
+    pair: PairWeights = getattr(numbers, side)
+    mark = MARKS[list(_SIDES).index(side)]
+    frames = len(pair.video_weight)
+    shown = np.unique(np.linspace(0, frames - 1, min(frames, _FRAMES)).round().astype(int))
+    # Both videos have columns for the longer one: frames are of one size.
+    columns = min(_FRAMES, max(len(numbers.positive.video_weight), len(numbers.negative.video_weight)))
+    grid = part.add_gridspec(1 + len(kinds), columns, height_ratios=[1.7, *[1] * len(kinds)])
+    best = int(np.argmax(np.array(pair.video_weight)[shown]))
+    for place, frame in enumerate(shown):
+        axes = part.add_subplot(grid[0, place])
+        heaviest = place == best
+        show_picture(axes, pictures[pair.video][frame], "black" if heaviest else GREY, 2.5 if heaviest else 0.6)
+    for row, kind in enumerate(kinds, start=1):
+        axes = part.add_subplot(grid[row, :])
+        _frame_bars(axes, numbers, pair, kind, shown, mark)
+        axes.set_xlim(-0.5, columns - 0.5)
+        axes.set_xticks(range(len(shown)), [str(frame + 1) for frame in shown] if row == len(kinds) else [])
+    some = "" if len(shown) == frames else f" ({len(shown)} of {frames} frames)"
+    part.suptitle(_title(pair, side) + some, fontsize=8.5)
+    part.supylabel("weights of the frames", fontsize=8.5)
+
+
+def _frame_bars(axes: Axes, numbers: TokenWeights, pair: PairWeights, kind: str, shown: Any, mark: Any) -> None:
+    both = (getattr(other, f"video_{kind}") for other in (numbers.positive, numbers.negative))
+    _bars(axes.bar, np.arange(len(shown)), np.array(getattr(pair, f"video_{kind}"))[shown], 0.5, mark)
+    axes.set_ylim(0, 1.1 * max(max(values) for values in both))
+    axes.locator_params(axis="y", nbins=2)
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylabel(_KINDS[kind], rotation=0, ha="right", va="center")

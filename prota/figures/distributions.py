@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from prota.figures.drawing import GREY, MARKS, FigureError, Mark, new_figure, place_labels, wrapped
+from prota.figures.drawing import GREY, MARKS, FigureError, Mark, new_figure, place_labels, short_name, wrapped
 from prota.figures.ranked import Choice, RankedSplit
 from prota.figures.tsne import tsne
 from prota.types import PreparedTokens
@@ -245,7 +245,8 @@ def _caption(panel: Panel) -> str:
 def _legend(figure: Figure, numbers: Distributions) -> None:
     from matplotlib.lines import Line2D
 
-    names = ("words", f"frames of its own video, {numbers.positive}", f"of another, {numbers.negative}")
+    own, other = short_name(numbers.positive), short_name(numbers.negative)
+    names = ("words", f"frames of its own video, {own}", f"of another, {other}")
     handles = [
         Line2D([], [], color=mark.colour, linestyle=mark.line, marker=mark.marker, markerfacecolor="white", label=name)
         for name, mark in zip(names, MARKS, strict=False)

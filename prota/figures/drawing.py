@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["FORMATS", "GREY", "MARKS", "FigureError", "Mark", "new_figure", "place_labels", "render"]
-__all__ += ["require_matplotlib", "show_picture", "wrapped", "write_numbers"]
+__all__ += ["require_matplotlib", "short_name", "show_picture", "wrapped", "write_numbers"]
 
 FORMATS = (".png", ".svg")
 # The text width of a page in two columns, in inches; with the resolution, a little over 1,000 pixels.
 WIDTH, RESOLUTION = 7.1, 150
 # Pictures are made no larger than they are printed: a frame cache holds more than any figure shows.
 _PICTURE_SIDE = 110
+# What a page or a report carries easily.
+_LARGEST_PNG = 200_000
 GREY = "#555555"
 _STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -103,14 +105,23 @@ def render(draw: Callable[[], Figure], path: Path) -> None:
 
 
 def _fewer_colours(png: bytes) -> bytes:
-    """256 colours are enough for a page with small photographs, in a third of the bytes."""
+    """A palette is enough for a page with small photographs, in a third of the bytes; a smaller one for many."""
     from PIL import Image
 
+    content = png
     with Image.open(io.BytesIO(png)) as picture:
-        small = picture.convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
-    file = io.BytesIO()
-    small.save(file, "png", optimize=True, dpi=(RESOLUTION, RESOLUTION))
-    return file.getvalue()
+        whole = picture.convert("RGB")
+    for colours in (256, 128, 64):
+        # Moving the colours of the median cut to the middle of what they stand for makes errors and files smaller.
+        method, dither = Image.Quantize.MEDIANCUT, Image.Dither.NONE
+        file = io.BytesIO()
+        whole.quantize(colours, method, kmeans=3, dither=dither).save(
+            file, "png", optimize=True, dpi=(RESOLUTION, RESOLUTION)
+        )
+        content = file.getvalue()
+        if len(content) < _LARGEST_PNG:
+            break
+    return content
 
 
 def write_numbers(name: str, numbers: Any, path: Path) -> None:
@@ -123,6 +134,11 @@ def write_numbers(name: str, numbers: Any, path: Path) -> None:
 def wrapped(text: str, width: int, lines: int) -> str:
     """A caption in at most so many lines; what does not fit ends in an ellipsis."""
     return textwrap.fill(" ".join(text.split()), width, max_lines=lines, placeholder=" …")
+
+
+def short_name(video: str, length: int = 24) -> str:
+    """A video's id where there is little room: of a long path, its end."""
+    return video if len(video) <= length else f"…{video[1 - length :]}"
 
 
 def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, width: float = 0.6) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from prota.figures.drawing import GREY, FigureError, new_figure, show_picture, wrapped
+from prota.figures.drawing import GREY, FigureError, new_figure, short_name, show_picture, wrapped
 from prota.figures.ranked import Pictures, RankedSplit
 from prota.ranking import top_k
 
@@ -91,7 +91,7 @@ def _failure(ranked: RankedSplit, index: int, rank: float) -> Failure:
 def draw(numbers: Failures, pictures: Pictures) -> Figure:
     """A row for each caption: its words, its own video, the first three others."""
     rows = len(numbers.shown)
-    figure = new_figure(0.45 + 1.02 * rows)
+    figure = new_figure(0.4 + 0.95 * rows)
     share = f"{numbers.failed:,} of {numbers.queries:,} captions do not find their own video first"
     figure.suptitle(f"{numbers.split}: {share}", fontsize=9)
     # The words, then groups of pictures with a narrow gap between them.
@@ -110,7 +110,7 @@ def draw(numbers: Failures, pictures: Pictures) -> Figure:
             for cell, frame in zip(cells, _halves(pictures[video]), strict=True):
                 show_picture(cell, frame, *(("black", 2.2) if group == 0 else (GREY, 0.6)))
             cells[0].set_title(f"{place}, {score:.3f}", fontsize=7, loc="left", pad=3)
-            cells[0].set_xlabel(_short(video), fontsize=6.5, loc="left", labelpad=2, color=GREY)
+            cells[0].set_xlabel(short_name(video), fontsize=6.5, loc="left", labelpad=2, color=GREY)
     return figure
 
 
@@ -118,7 +118,3 @@ def _halves(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The frames in the middle of equal parts of a video."""
     chosen: np.ndarray[Any, Any] = frames[((np.arange(_PICTURES) + 0.5) * len(frames) / _PICTURES).astype(int)]
     return chosen
-
-
-def _short(video: str, length: int = 24) -> str:
-    return video if len(video) <= length else f"…{video[1 - length :]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prota.figures.drawing import GREY, MARKS, new_figure, show_picture, wrapped
+from prota.figures.drawing import GREY, MARKS, new_figure, short_name, show_picture, wrapped
 from prota.figures.ranked import Choice, Pictures, RankedSplit
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class PairWeights:
     video_inter: tuple[float, ...] | None
     video_weight: tuple[float, ...]
 
-    def kinds(self) -> list[str]:
-        return [kind for kind in _KINDS if getattr(self, f"text_{kind}") is not None]
+    def kinds(self) -> dict[str, str]:
+        """Which weights there are to draw, and what they are called; without inter weights the others are the same."""
+        return {"weight": "weight"} if self.text_inter is None else _KINDS
 
 
 @dataclass(frozen=True)
@@ -93,22 +94,22 @@ def draw(numbers: TokenWeights, pictures: Pictures) -> Figure:
 
 
 def _title(pair: PairWeights, side: str) -> str:
-    return f"{_SIDES[side]}: {pair.video}, rank {pair.rank:g}, score {pair.score:.3f}"
+    return f"{_SIDES[side]}: {short_name(pair.video, 50)}, rank {pair.rank:g}, score {pair.score:.3f}"
 
 
-def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: list[str]) -> None:
+def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: dict[str, str]) -> None:
     """Bars of each word, one beside the other for both videos; one bar where they cannot differ."""
     panels = np.atleast_1d(part.subplots(1, len(kinds), sharey=True))
     places = np.arange(len(numbers.words))
-    for panel, kind in zip(panels, kinds, strict=True):
+    for panel, (kind, name) in zip(panels, kinds.items(), strict=True):
         own, other = (getattr(pair, f"text_{kind}") for pair in (numbers.positive, numbers.negative))
         if np.allclose(own, other, rtol=1e-4):
             panel.barh(places, own, 0.5, color="#999999", edgecolor=GREY, linewidth=0.5)
-            panel.set_title(f"{_KINDS[kind]}, the same for both videos")
+            panel.set_title(f"{name}, the same for both videos")
         else:
             for offset, values, mark in ((-0.2, own, MARKS[0]), (0.2, other, MARKS[1])):
                 _bars(panel.barh, places + offset, values, 0.4, mark)
-            panel.set_title(_KINDS[kind])
+            panel.set_title(name)
         panel.set_xlim(right=1.05 * max(*own, *other))
         panel.tick_params(axis="y", length=0)
         panel.locator_params(axis="x", nbins=4)
@@ -134,7 +135,7 @@ def _legend(part: SubFigure) -> None:
     part.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=2.5)
 
 
-def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: list[str], pictures: Pictures) -> None:
+def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: dict[str, str], pictures: Pictures) -> None:
     """A strip of frames, the one that weighs most framed, over a row of bars for each kind of weight."""
     pair: PairWeights = getattr(numbers, side)
     mark = MARKS[list(_SIDES).index(side)]
@@ -143,14 +144,15 @@ def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: list[s
     # Both videos have columns for the longer one: frames are of one size.
     columns = min(_FRAMES, max(len(numbers.positive.video_weight), len(numbers.negative.video_weight)))
     grid = part.add_gridspec(1 + len(kinds), columns, height_ratios=[1.7, *[1] * len(kinds)])
-    best = int(np.argmax(np.array(pair.video_weight)[shown]))
+    weights = np.array(pair.video_weight)[shown]
     for place, frame in enumerate(shown):
         axes = part.add_subplot(grid[0, place])
-        heaviest = place == best
+        heaviest = place == int(weights.argmax()) and not np.allclose(weights, weights[0])
         show_picture(axes, pictures[pair.video][frame], "black" if heaviest else GREY, 2.5 if heaviest else 0.6)
-    for row, kind in enumerate(kinds, start=1):
+    for row, (kind, name) in enumerate(kinds.items(), start=1):
         axes = part.add_subplot(grid[row, :])
         _frame_bars(axes, numbers, pair, kind, shown, mark)
+        axes.set_ylabel(name, rotation=0, ha="right", va="center")
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_xticks(range(len(shown)), [str(frame + 1) for frame in shown] if row == len(kinds) else [])
     some = "" if len(shown) == frames else f" ({len(shown)} of {frames} frames)"
@@ -164,4 +166,3 @@ def _frame_bars(axes: Axes, numbers: TokenWeights, pair: PairWeights, kind: str,
     axes.set_ylim(0, 1.1 * max(max(values) for values in both))
     axes.locator_params(axis="y", nbins=2)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel(_KINDS[kind], rotation=0, ha="right", va="center")

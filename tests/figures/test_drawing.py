@@ -21,6 +21,7 @@ from prota.figures.drawing import (
     place_labels,
     render,
     require_matplotlib,
+    short_name,
     show_picture,
     wrapped,
     write_numbers,
@@ -121,6 +122,11 @@ def test_every_mark_differs_in_more_than_colour() -> None:
 def test_long_captions_end_in_an_ellipsis() -> None:
     assert wrapped("a  man\nplays", 20, 2) == "a man plays"
     assert wrapped("a man plays a guitar on a roof", 12, 2) == "a man plays\na guitar …"
+
+
+def test_long_paths_keep_their_end() -> None:
+    assert short_name("video7020") == "video7020"
+    assert short_name("a/long/path/to/a/video7020", 12) == "…a/video7020"
 
 
 def test_large_frames_become_small_pictures() -> None:

@@ -51,14 +51,16 @@ def test_bars_and_pictures_are_drawn(gaussians: RankedSplit, tmp_path: Path) -> 
     assert (tmp_path / "a.png").stat().st_size < 200_000
 
 
-def test_a_model_without_inter_weights_has_two_panels(points: RankedSplit) -> None:
+def test_a_model_without_inter_weights_has_one_panel(points: RankedSplit) -> None:
     choice = points.choose(None, None, None)
     numbers = collect(points, choice)
     assert numbers.positive.text_inter is None
-    assert numbers.positive.kinds() == ["intra", "weight"]
+    assert list(numbers.positive.kinds()) == ["weight"]
     figure = draw(numbers, points.pictures(choice.positive, choice.negative))
     assert sum(bool(axes.images) for axes in figure.axes) == 8
-    assert len(figure.axes) == 2 + 2 * (4 + 2)
+    assert len(figure.axes) == 1 + 2 * (4 + 1)
+    # Uniform weights have no heaviest frame.
+    assert {axes.spines["top"].get_linewidth() for axes in figure.axes if axes.images} == {0.6}
 
 
 def test_of_long_videos_twelve_frames_are_shown() -> None:

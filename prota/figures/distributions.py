@@ -236,7 +236,8 @@ def _caption(panel: Panel) -> str:
     ]
     spreads = [cloud.log_var for cloud in (panel.text, panel.positive, panel.negative) if cloud.log_var is not None]
     if spreads:
-        lines.append("mean log σ²: " + ", ".join(f"{value:.2f}" for value in spreads) + " (words, own, other)")
+        values = ", ".join(f"{value:.2f}".replace("-", "−") for value in spreads)
+        lines.append(f"mean log σ²: {values} (words, own, other)")
     else:
         lines.append("tokens are points")
     return "\n".join(lines)

@@ -159,6 +159,8 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
 
     To be called last, when the limits of the axes are final.
     """
+    from matplotlib.patheffects import withStroke
+
     figure = axes.get_figure(root=True)
     assert figure is not None
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
@@ -172,6 +174,8 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
             text = axes.annotate(
                 label, point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=7, color=colour, zorder=6
             )
+            # Lines may run below a word, never through it.
+            text.set_path_effects([withStroke(linewidth=2, foreground="white")])
             box = text.get_window_extent(renderer)
             inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             others = marks[(marks != place).any(axis=1)]

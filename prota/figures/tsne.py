@@ -14,12 +14,13 @@ __all__ = ["tsne"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# As in van der Maaten's own code and scikit-learn: attraction is exaggerated while clusters form.
-_EXAGGERATION, _EXAGGERATED = 12.0, 250
+# Attraction is exaggerated while clusters form. These and the rate are gentler than is usual for thousands of points,
+# and there are no adaptive gains: few points would be thrown about, and the last digit would decide where they land.
+_EXAGGERATION, _EXAGGERATED, _RATE, _START = 4.0, 100, 1 / 12, 0.1
 _LARGEST = 2000
 
 
-def tsne(points: Array, perplexity: float = 30.0, steps: int = 1000) -> Array:
+def tsne(points: Array, perplexity: float = 30.0, steps: int = 1500) -> Array:
     """Places [n, 2] of points [n, D], near for near; starts from the two principal components, so nothing is random.
 
     A perplexity that so few points cannot have is lowered to ⅔ (n − 1).
@@ -29,14 +30,11 @@ def tsne(points: Array, perplexity: float = 30.0, steps: int = 1000) -> Array:
         raise ValueError(f"t-SNE takes 4 to {_LARGEST} points [n, D]; got {list(points.shape)}")
     wanted = _joint(_squared_distances(points), min(perplexity, 2 / 3 * (len(points) - 1)))
     places = _principal(points)
-    velocity, gains = np.zeros_like(places), np.ones_like(places)
-    # For few points the usual rates overshoot.
-    rate = max(len(points) / _EXAGGERATION / 4, 10.0)
+    velocity = np.zeros_like(places)
     for step in range(steps):
         early = step < _EXAGGERATED
         slope = _gradient(places, wanted * (_EXAGGERATION if early else 1.0))
-        gains = np.maximum(np.where(slope * velocity < 0, gains + 0.2, gains * 0.8), 0.01)
-        velocity = (0.5 if early else 0.8) * velocity - rate * gains * slope
+        velocity = (0.5 if early else 0.8) * velocity - _RATE * len(points) * slope
         places = places + velocity
         places -= places.mean(axis=0)
     return places
@@ -85,7 +83,7 @@ def _principal(points: Array) -> Array:
     places[:, :known] = left[:, :known] * sizes[:known]
     signs = np.sign(places[np.abs(places).argmax(axis=0), [0, 1]])
     scale = max(float(places[:, 0].std()), 1e-12)
-    return places * np.where(signs == 0, 1, signs) / scale * 1e-4
+    return places * np.where(signs == 0, 1, signs) / scale * _START
 
 
 def _gradient(places: Array, wanted: Array) -> Array:

@@ -63,6 +63,15 @@ def test_clusters_stay_together_and_apart() -> None:
     assert np.allclose(places.mean(axis=0), 0)
 
 
+@pytest.mark.parametrize("count", [5, 12, 60])
+def test_the_last_digit_does_not_decide(count: int) -> None:
+    """Encoders on another number of threads give slightly other tokens; the figure is to stay the same."""
+    points = clusters(count)
+    moved = points + 1e-7 * np.random.default_rng(1).normal(size=points.shape)
+    places = tsne(points, perplexity=2 * count)
+    assert np.abs(places - tsne(moved, perplexity=2 * count)).max() < 1e-3 * places.std()
+
+
 @pytest.mark.parametrize(
     "points",
     [

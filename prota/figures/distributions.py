@@ -23,7 +23,7 @@ __all__ = ["Cloud", "Distributions", "Panel", "choose_pair", "collect", "draw"]
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 # What the median semi-axis of all ellipses is drawn as, in units in which places deviate by 1 from their centre.
-_TYPICAL = 0.16
+_TYPICAL = 0.12
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _panel(label: str, ranked: RankedSplit, choice: Choice) -> Panel:
     features = [_features(item) for item in items.values()]
     everything = np.concatenate(features)
     # Each token is to see beyond its own sentence or video: what matters is how these lie to each other.
-    places = tsne(everything, perplexity=2 / 3 * len(everything))
+    places = tsne(everything, perplexity=len(everything) / 2)
     places /= np.sqrt((places**2).sum(axis=1).mean()) or 1.0
     width = items["caption"].direction.shape[-1]
     directions = _directions(everything[:, :width], places)

@@ -54,7 +54,7 @@ def test_distances_are_those_of_the_score(gaussians: RankedSplit) -> None:
     axes = [
         axis for cloud in (panel.text, panel.positive, panel.negative) for e in cloud.ellipses or () for axis in e[:2]
     ]
-    assert numbers.scale * float(np.median(axes)) == pytest.approx(0.16)
+    assert numbers.scale * float(np.median(axes)) == pytest.approx(0.12)
 
 
 def test_points_are_drawn_without_ellipses(points: RankedSplit, gaussians: RankedSplit, tmp_path: Path) -> None:

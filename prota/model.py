@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
+from prota.encoders.int8 import use_int8
 from prota.encoders.text import TextBatch
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
@@ -71,6 +72,16 @@ class ProTA(nn.Module):
     def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
         """What one score is made of; ``text_encoder.pieces(text)`` names its words."""
         return self.head.explain(text, video)
+
+    def use_int8(self) -> ProTA:
+        """Let the encoders multiply in int8 from now on: about twice as fast on a CPU, and no longer to be trained.
+
+        Of a model that is stored as int8 the weights stay what they are; inputs are rounded too, token by token.
+        """
+        for part in (self.text_encoder.tower.model, self.video_encoder.tower.model, self.video_encoder.temporal):
+            if part is not None:
+                use_int8(part)
+        return self
 
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
         """Write config.json, model.safetensors and the tokenizer; config.json appears last.

@@ -87,7 +87,11 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
         (["search", "red", "-l", "nowhere"], 1, "no library at nowhere: make one with `prota index PATH"),
         (["search", "red", "-l", "LIB", "--where", "colour = 3"], 1, "duration"),
         (["index", "nowhere", "-l", "LIB"], 1, "nowhere: no such file or folder"),
-        (["index", "VIDEOS", "-l", "fresh"], 1, "--model"),
+        (
+            ["index", "VIDEOS", "-l", "fresh", "--model", "magic"],
+            1,
+            "magic: no such folder, not a model that",
+        ),
         (["library", "info", "-l", "nowhere"], 1, "nowhere"),
         (["library", "export", "rows.xls", "-l", "LIB"], 1, ".parquet"),
     ],

@@ -11,6 +11,7 @@ import pytest
 from prota.evaluation.paper import ABLATION, KERNELS, RESULTS, TEMPERATURE, PaperFigures, ablation_rows
 from prota.experiment import Experiment
 from prota.presets import BACKBONES, PRESETS
+from tests.conftest import REPOSITORY
 
 TABLES: list[Literal["main", "temperature", "kernels"]] = ["main", "temperature", "kernels"]
 PRINTED_NAMES = {
@@ -111,3 +112,17 @@ def test_rows_set_what_they_say() -> None:
 def test_an_unknown_table_is_refused() -> None:
     with pytest.raises(ValueError, match="allowed: main, temperature, kernels"):
         ablation_rows("other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("side", ["text_to_video", "video_to_text"])
+def test_the_page_of_runs_has_the_papers_figures(side: str) -> None:
+    """docs/clip.md: each row of the paper under the config that runs it."""
+    page = (REPOSITORY / "docs" / "clip.md").read_text(encoding="utf-8").split("## The paper's runs")[1]
+    half = page.split("Video to text:")[side == "video_to_text"]
+    printed = re.findall(r"^\| `([\w-]+)` \| paper \|(.*)\|$", half, flags=re.MULTILINE)
+    expected = {}
+    for (benchmark, backbone), figures in RESULTS.items():
+        name = benchmark + ("-b16" if backbone.endswith("b16") else "")
+        assert Experiment.load(REPOSITORY / "configs" / f"{name}.toml").data.benchmark == benchmark
+        expected[name] = list(vars(getattr(figures, side)).values())
+    assert {name: [float(cell) for cell in cells.split("|")] for name, cells in printed} == expected

@@ -94,7 +94,7 @@ def draw(numbers: TokenWeights, pictures: Pictures) -> Figure:
 
 
 def _title(pair: PairWeights, side: str) -> str:
-    return f"{_SIDES[side]}: {short_name(pair.video, 50)}, rank {pair.rank:g}, score {pair.score:.3f}"
+    return f"{_SIDES[side]}: {short_name(pair.video, 50)}, rank {pair.rank:g}, score {pair.score:.4f}"
 
 
 def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: dict[str, str]) -> None:

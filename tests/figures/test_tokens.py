@@ -72,6 +72,6 @@ def test_of_long_videos_twelve_frames_are_shown() -> None:
     assert sum(bool(axes.images) for axes in figure.axes) == 13
     titles = [part.get_suptitle() for part in figure.subfigs]
     assert titles[1:] == [
-        "its own video: long, rank 1, score 0.500 (12 of 64 frames)",
-        "another video: short, rank 1, score 0.500",
+        "its own video: long, rank 1, score 0.5000 (12 of 64 frames)",
+        "another video: short, rank 1, score 0.5000",
     ]

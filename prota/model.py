@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from prota.config import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers
 from prota.encoders.int8 import use_int8
+from prota.encoders.names import names_in_files, names_in_memory
 from prota.encoders.text import TextBatch
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
@@ -96,7 +97,7 @@ class ProTA(nn.Module):
         try:
             # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
             self.text_encoder.tokenizer.save(staging)
-            write_weights(staging / _WEIGHTS_FILE, self.state_dict(), weights)
+            write_weights(staging / _WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
             record = {
                 "format": _FORMAT,
                 "version": _VERSIONS[weights],
@@ -192,7 +193,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
 
 def _load_weights(model: ProTA, path: Path) -> None:
     try:
-        weights = read_weights(path)
+        weights = names_in_memory(model, read_weights(path))
     except WeightsError as error:
         raise ModelFolderError(str(error)) from None
     own = model.state_dict()

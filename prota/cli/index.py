@@ -68,10 +68,10 @@ class _Display:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-        self.bar = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        self.bar = Progress(*columns, console=Console(stderr=True))
         self.task = self.bar.add_task("indexing", total=None, note="")
         self.started = time.monotonic()
 
@@ -83,8 +83,22 @@ class _Display:
         self.bar.stop()
 
     def show(self, report: IndexReport) -> None:
-        rate = report.seconds / max(1e-9, time.monotonic() - self.started)
-        note = f"{report.seconds / 3600:.2f} h of video, {rate:.1f} x real time"
-        if report.bad:
-            note += f", {len(report.bad)} bad"
+        note = progress_note(report, time.monotonic() - self.started)
         self.bar.update(self.task, completed=report.done, total=max(report.found, report.done), note=note)
+
+
+def progress_note(report: IndexReport, elapsed: float) -> str:
+    """What the bar says: hours of video, rate, bad files, time taken and time left."""
+    parts = [f"{report.seconds / 3600:.2f} h of video", f"{report.seconds / max(1e-9, elapsed):.1f} x real time"]
+    if report.bad:
+        parts.append(f"{len(report.bad)} bad")
+    parts.append(_clock(elapsed))
+    # By the bytes of files: a film among clips is one file, but most of the work.
+    if 0 < report.bytes_done < report.bytes_new:
+        parts.append(f"{_clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
+    return ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

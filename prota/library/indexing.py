@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -60,7 +61,11 @@ class IndexReport:
     seconds: float = 0.0
     """Of video that was encoded."""
     found: int = 0
-    """Video files seen so far."""
+    """Files that were found, readable or not."""
+    bytes_new: int = 0
+    """Of files that look new and are to be read: how long a video is shows only when it is opened."""
+    bytes_done: float = 0.0
+    """Of those, the ones that were dealt with; of a long video, the share of its segments that are encoded."""
     finished: bool = False
 
     @property
@@ -75,13 +80,16 @@ class _Reading:
     record: VideoRecord
     request: ReadRequest
     """Of its first part."""
-    rest: list[ReadRequest] = field(default_factory=list)
     parts: dict[int, SegmentBatch] = field(default_factory=dict)
     total: int = 0
 
     @property
+    def encoded(self) -> int:
+        return sum(len(part) for part in self.parts.values())
+
+    @property
     def complete(self) -> bool:
-        return sum(len(part) for part in self.parts.values()) >= self.total
+        return self.encoded >= self.total
 
     def joined(self) -> SegmentBatch:
         parts = [self.parts[first] for first in sorted(self.parts)]
@@ -116,47 +124,63 @@ class Indexer:
         self._records = {record.path: record for record in store.videos()}
         self._by_content = {record.video_id: record for record in self._records.values() if record.state != "bad"}
         self._reading: dict[str, _Reading] = {}
+        self._parts: deque[ReadRequest] = deque()
+        """What is still to be read of videos whose first part is encoded."""
         self._finished: list[tuple[VideoRecord, SegmentBatch]] = []
         self._failed: list[VideoRecord] = []
         self._changed: list[VideoRecord] = []
         self._left: list[str] = []
         """Paths whose records a commit takes away."""
+        self._seen: set[str] = set()
         self._committed = time.monotonic()
 
     def run(self, paths: Sequence[Path]) -> IndexReport:
         """Index all videos at and under ``paths``."""
-        seen: set[str] = set()
+        found = self._find(paths)
         with DecodePool(self.options.workers, self.options.timeout) as pool:
-            self._decode(pool, self._new_files(paths, seen))
-            rest = [request for reading in self._reading.values() for request in reading.rest]
-            if rest and not self.should_stop():
-                self._decode(pool, (_keyed(request) for request in rest))
+            self._decode(pool, self._requests(found))
+            while self._parts and not self.should_stop():
+                # The last file turned out to be long when there was nothing left to ask for.
+                self._decode(pool, self._requests(deque()))
         stopped = self.should_stop()
         if not stopped:
-            self._mark_gone(paths, seen)
+            self._mark_gone(paths)
         self._commit()
         self.result.finished = not stopped
         return self.result
 
-    def _new_files(self, paths: Sequence[Path], seen: set[str]) -> Iterator[tuple[str, ReadRequest]]:
-        """Files that have to be read; all others are dealt with on the way."""
+    def _find(self, paths: Sequence[Path]) -> deque[FoundFile]:
+        """The files to look at, before the first of them is read: without them nobody knows how much there is to do."""
+        files: deque[FoundFile] = deque()
         for found in walk(paths):
             if self.should_stop():
-                return
+                break
+            self.result.found += 1
             if isinstance(found, Unreadable):
                 self.result.bad[str(found.path)] = found.reason
+            else:
+                self._seen.add(str(found.path))
+                known = self._records.get(str(found.path))
+                if known is not None and self._unchanged(known, found):
+                    self.result.unchanged += 1
+                else:
+                    files.append(found)
+                    self.result.bytes_new += found.size
+            self.notify(self.result)
+        return files
+
+    def _requests(self, files: deque[FoundFile]) -> Iterator[tuple[str, ReadRequest]]:
+        """What has to be read. A long video is finished first, while a worker still knows where its frames are."""
+        while (self._parts or files) and not self.should_stop():
+            if self._parts:
+                yield _keyed(self._parts.popleft())
                 continue
-            path = str(found.path)
-            seen.add(path)
-            self.result.found += 1
-            known = self._records.get(path)
-            if known is not None and self._unchanged(known, found):
-                self.result.unchanged += 1
-                self.notify(self.result)
-                continue
-            request = self._examine(found, known)
+            found = files.popleft()
+            request = self._examine(found, self._records.get(str(found.path)))
             if request is not None:
                 yield _keyed(request)
+            else:
+                self.result.bytes_done += found.size
             self.notify(self.result)
 
     def _unchanged(self, known: VideoRecord, found: FoundFile) -> bool:
@@ -212,17 +236,18 @@ class Indexer:
         """Encode what was read; commit where enough has come together."""
         record, content = reading.record, outcome.value
         if outcome.error is not None or not isinstance(content, VideoContent):
-            del self._reading[record.path]
-            self._fail(record, outcome.error or "nothing was read")
+            self._give_up(reading, outcome.error or "nothing was read")
             return
         try:
-            reading.parts[first] = encode_video(self.model, record.video_id, content, self.autocast)
+            part = reading.parts[first] = encode_video(self.model, record.video_id, content, self.autocast)
         except ValueError as error:
-            del self._reading[record.path]
-            self._fail(record, str(error))
+            self._give_up(reading, str(error))
             return
         if first == 0:
-            reading.total, reading.rest = content.total, remaining(reading.request, content)
+            reading.total = content.total
+            self._parts.extend(remaining(reading.request, content))
+        self.result.bytes_done += record.size * len(part) / content.total
+        self.result.seconds += content.duration * len(part) / content.total
         reading.record = replace(
             record, duration=content.duration, width=content.width, height=content.height, fps=content.fps,
             codec=content.codec, segments=content.total,
@@ -234,9 +259,18 @@ class Indexer:
             self._finished.append((reading.record, reading.joined()))
             self.result.indexed += 1
             self.result.segments += content.total
-            self.result.seconds += content.duration
         if len(self._finished) >= _COMMIT_VIDEOS or time.monotonic() - self._committed > _COMMIT_SECONDS:
             self._commit()
+
+    def _give_up(self, reading: _Reading, reason: str) -> None:
+        """Forget what was read of a file, and what was still to be read of it."""
+        record = reading.record
+        del self._reading[record.path]
+        self._parts = deque(request for request in self._parts if str(request.path) != record.path)
+        share = reading.encoded / max(1, reading.total)
+        self.result.bytes_done += record.size * (1 - share)
+        self.result.seconds -= record.duration * share
+        self._fail(record, reason)
 
     def _keep(self, record: VideoRecord) -> None:
         self._records[record.path] = record
@@ -249,12 +283,12 @@ class Indexer:
         self._records[record.path] = bad
         self._failed.append(bad)
 
-    def _mark_gone(self, paths: Sequence[Path], seen: set[str]) -> None:
+    def _mark_gone(self, paths: Sequence[Path]) -> None:
         """Files of the library under the given folders that are no longer there."""
         roots = [os.path.abspath(path) for path in paths]
         for record in list(self._records.values()):
             under = any(record.path == root or record.path.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
-            if not under or record.path in seen or os.path.lexists(record.path):
+            if not under or record.path in self._seen or os.path.lexists(record.path):
                 continue
             if self.options.prune:
                 self._left.append(record.path)

@@ -21,6 +21,7 @@ from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
 from tests.conftest import REPOSITORY
+from tests.frames.clips import write_clip
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 
@@ -210,3 +211,54 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
     assert upkeep.verify(tmp_path / "lib") == []
     with Store.open(tmp_path / "lib") as store:
         assert store.count() == 12
+
+
+def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_clips(tmp_path / "v", "red-left", "blue-top")
+    write_colour_clip(tmp_path / "v" / "a-long-one.mp4", "red", "left", frames=150)
+    (tmp_path / "v" / "broken.mp4").write_bytes(b"not a video at all")
+    (tmp_path / "v" / "nowhere.mp4").symlink_to(tmp_path / "gone.mp4")
+    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=7))
+    seen: list[tuple[int, int, int, float]] = []
+
+    def note(now: IndexReport) -> None:
+        seen.append((now.found, now.done, now.bytes_new, now.bytes_done))
+
+    report = Library.open(tmp_path / "lib", model).index(
+        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), note
+    )
+    size = sum(path.stat().st_size for path in (tmp_path / "v").glob("*.mp4") if path.exists())
+    assert (report.found, report.done, report.bytes_new) == (5, 5, size)
+    assert report.bytes_done == pytest.approx(size)
+    assert report.seconds == pytest.approx(2 * 1.2 + 150 / 5, abs=0.2)
+    # All is found before anything is read, so that the time left can be told from then on.
+    assert {(found, new) for found, _, new, done in seen if done} == {(5, size)}
+    # A long video counts part by part.
+    assert len({done for _, _, _, done in seen}) > 5
+    again = Library.open(tmp_path / "lib", model).index(tmp_path / "v")
+    assert (again.found, again.done, again.bytes_new) == (5, 5, 0)
+
+
+def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
+    tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "v").mkdir()
+    path = write_clip(tmp_path / "v" / "long.mp4", 30, noise=True, stamps=range(0, 900, 30))
+    data = bytearray(path.read_bytes())
+    # Near the end of the pictures; the header lies behind them.
+    place = int(0.9 * data.rindex(b"moov"))
+    data[place : place + 400] = bytes(400)
+    path.write_bytes(bytes(data))
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=3))
+    options = IndexOptions(SegmentPlan(frames=4, fps=4.0))
+    amounts: list[float] = []
+    report = Library.open(tmp_path / "lib", model).index(
+        tmp_path / "v", options, lambda now: amounts.append(now.bytes_done)
+    )
+    assert list(report.bad) == [str(path)]
+    assert len(amounts) > 6, "its first parts were read"
+    assert (report.indexed, report.done) == (1, 2)
+    assert report.bytes_done == pytest.approx(report.bytes_new)
+    assert report.seconds == pytest.approx(1.2, abs=0.1)
+    assert upkeep.verify(tmp_path / "lib") == []

@@ -3,9 +3,9 @@
     python benchmarks/encode.py MODEL [CLIP] [--threads 2 --repeats 9]
 
 MODEL is a model folder (`prota export CONFIG OUT` makes an untrained one), CLIP any video; without one the pictures are
-made up. Each row runs in a process of its own. Times are medians and, since neighbours only ever slow things down, the
-fastest; with --threads 1 they are the thread's own time on a core, which neighbours hardly touch. Likeness is the
-cosine of tokens with those of float32, the least of all tokens.
+made up. Each row runs in a process of its own; times are medians, float32 and the other way in turns, so that both have
+the same neighbours. Likeness is the cosine of tokens with those of float32, the least of all tokens. On a machine with
+other work, OMP_WAIT_POLICY=PASSIVE keeps threads from waiting for each other at full speed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -78,40 +77,41 @@ def prepared(model: ProTA, way: str) -> Callable[[], AbstractContextManager[obje
     return nullcontext
 
 
+def encoders(model: ProTA, frames: Tensor) -> dict[str, Callable[[], Tensor]]:
+    return {
+        "clip": lambda: model.encode_video(frames).direction,
+        "caption": lambda: model.encode_text(CAPTION).direction,
+    }
+
+
 @torch.inference_mode()
 def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     model = ProTA.from_pretrained(options.model)
     frames = pictures(options.clip, model.config.encoder.frames, model.config.encoder.image_size)
-    context, clock = prepared(model, way), time.thread_time if options.threads == 1 else time.perf_counter
-    found: dict[str, float] = {}
-    tokens: dict[str, Tensor] = {}
-    work: dict[str, Callable[[], Tensor]] = {
-        "clip": lambda: model.encode_video(frames).direction,
-        "caption": lambda: model.encode_text(CAPTION).direction,
-    }
-    for what, encode in work.items():
+    context, found = prepared(model, way), dict[str, float]()
+    for what, encode in encoders(model, frames).items():
         with context():
             began = time.perf_counter()
-            tokens[what] = encode()
+            encode()
             found[f"{what}_first"] = time.perf_counter() - began
-            before = resident()
-            # The watching thread would slow down what is timed.
+            # Memory that was freed but not handed back says nothing of what the model takes.
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+            found["resident"] = before = resident()
             found[f"{what}_above"] = max(0, peak_during(encode)[2] - before)
-            times = []
-            for _ in range(options.repeats):
-                began = clock()
-                encode()
-                times.append(clock() - began)
-        found |= {what: statistics.median(times), f"{what}_best": min(times)}
-    # What was freed but not handed back says nothing of what the model takes.
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    found["resident"] = resident()
-    kept = Path(options.folder) / "float32.pt"
-    if way == "float32":
-        torch.save(tokens, kept)
-    for what, expected in torch.load(kept, weights_only=True).items():
-        found[f"{what}_likeness"] = float(F.cosine_similarity(tokens[what], expected, dim=-1).min())
+    plain = encoders(ProTA.from_pretrained(options.model), frames)
+    for what, encode in encoders(model, frames).items():
+        expected, times, beside = plain[what](), [], []
+        for _ in range(options.repeats):
+            began = time.perf_counter()
+            plain[what]()
+            beside.append(time.perf_counter() - began)
+            with context():
+                began = time.perf_counter()
+                tokens = encode()
+                times.append(time.perf_counter() - began)
+        found[what], found[f"{what}_beside"] = statistics.median(times), statistics.median(beside)
+        found[f"{what}_likeness"] = float(F.cosine_similarity(tokens.float(), expected, dim=-1).min())
     return found
 
 
@@ -123,28 +123,32 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--row", help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         print(json.dumps(measure(options.row, options)))
         return
     print(f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}")
     print(f"model {options.model}, clip {options.clip or 'made up'}\n")
-    print("| | clip, median (fastest) | caption, median (fastest) | first clip | peak above | resident | likeness |")
-    print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for way in dict.fromkeys(["float32", *options.ways]):
-            command = [sys.executable, __file__, *sys.argv[1:], "--row", way, "--folder", folder]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"| {way} | failed: {done.stderr.strip().splitlines()[-1]} |")
-                continue
-            row = json.loads(done.stdout.splitlines()[-1])
-            times = " | ".join(f"{1e3 * row[w]:.0f} ms ({1e3 * row[f'{w}_best']:.0f})" for w in ("clip", "caption"))
-            print(
-                f"| {way} | {times} | {row['clip_first']:.1f} s | {row['clip_above'] / 1e6:.0f} MB | "
-                f"{row['resident'] / 1e6:.0f} MB | {row['clip_likeness']:.4f}, {row['caption_likeness']:.4f} |"
-            )
+    print(
+        "| | clip | float32 beside it | caption | float32 beside it | first clip | peak above | resident | likeness |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for way in options.ways:
+        command = [sys.executable, __file__, *sys.argv[1:], "--row", way]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"| {way} | failed: {done.stderr.strip().splitlines()[-1]} |")
+            continue
+        row = json.loads(done.stdout.splitlines()[-1])
+        times = " | ".join(
+            f"{1e3 * own:.0f} ms | {1e3 * plain:.0f} ms, {plain / own:.1f} ×"
+            for own, plain in ((row[what], row[f"{what}_beside"]) for what in ("clip", "caption"))
+        )
+        print(
+            f"| {way} | {times} | {row['clip_first']:.1f} s | {row['clip_above'] / 1e6:.0f} MB | "
+            f"{row['resident'] / 1e6:.0f} MB | {row['clip_likeness']:.4f}, {row['caption_likeness']:.4f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

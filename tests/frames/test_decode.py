@@ -7,14 +7,12 @@ import importlib.util
 import json
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from prota.frames import decode
 from prota.frames.decode import DecodeError, available_backend, decode_frames, read_timeline
 from prota.frames.pool import DecodePool, Outcome
 from tests.frames.clips import number_of, write_clip
@@ -164,53 +162,6 @@ def test_broken_files_are_errors_with_opencv_too(tmp_path: Path, pool: DecodePoo
     assert "of 30 announced frames could be read" in str(reasons["half"])
     assert "cannot be opened" in str(reasons["text"])
     assert "could be read" in str(reasons["broken"])
-
-
-def test_packets_that_are_never_shown_do_not_shift_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_clip(tmp_path / "clip.mp4")
-    real = decode._packets
-
-    def with_a_ghost(*arguments: Any) -> tuple[list[Any], list[int]]:
-        stamps, keyframes = real(*arguments)
-        return [*stamps, stamps[0] + 1], keyframes
-
-    monkeypatch.setattr(decode, "_packets", with_a_ghost)
-    assert len(read_timeline(path, backend="pyav").times) == 31
-    with pytest.raises(DecodeError, match="announced but never shown"):
-        decode_frames(path, [1], backend="pyav")
-    timeline, chosen, frames = decode.decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1], backend="pyav")
-    assert len(timeline.times) == 30
-    assert chosen == [1, 29] == [number_of(frame) for frame in frames]
-
-
-def test_a_seek_that_lands_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_clip(tmp_path / "clip.mp4", options={"g": "4"})
-    seeks = []
-
-    class Astray:
-        """A container whose seek goes too far."""
-
-        def __init__(self, container: Any) -> None:
-            self.container = container
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.container, name)
-
-        def seek(self, stamp: int, stream: Any) -> None:
-            seeks.append(stamp)
-            self.container.seek(2 * stamp, stream=stream)
-
-    real = decode._opened
-
-    @contextmanager
-    def opened(*arguments: Any) -> Iterator[tuple[Any, Any]]:
-        with real(*arguments) as (container, stream):
-            yield Astray(container), stream
-
-    monkeypatch.setattr(decode, "_opened", opened)
-    _, frames = decode_frames(path, [2, 13, 25], backend="pyav")
-    assert seeks
-    assert [number_of(frame) for frame in frames] == [2, 13, 25]
 
 
 def test_a_recording_that_starts_in_the_middle_gives_what_can_be_shown(tmp_path: Path) -> None:

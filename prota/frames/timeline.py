@@ -1,0 +1,50 @@
+"""When the frames of a video are shown, and what every decoder does alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["COMPLETE_SHARE", "DecodeError", "Picture", "Timeline", "Times", "Transform", "end_of", "finished"]
+
+Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Times = np.ndarray[Any, np.dtype[np.float64]]
+Transform = Callable[[Picture], Picture]
+
+# A file that holds less than this share of what its header announces is cut short; headers are off by a frame or two.
+COMPLETE_SHARE = 0.9
+
+
+class DecodeError(ValueError):
+    """A file that does not give the frames asked for; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each frame of a video is shown."""
+
+    times: Times
+    """Seconds from the first frame, ascending, one per displayable frame in presentation order."""
+    duration: float
+    """Seconds until the end of the last frame, taken to last as long as frames usually do."""
+    width: int
+    height: int
+    """Both of the upright picture."""
+    fps: float
+    codec: str
+    rotation: int
+    """Degrees clockwise (0, 90, 180, 270) by which stored pictures were turned to be upright."""
+    backend: str
+
+
+def end_of(times: Times, fps: float) -> float:
+    """The same rule for both decoders, because OpenCV does not tell how long the last frame lasts."""
+    return float(times[-1] + (np.median(np.diff(times)) if len(times) > 1 else 1 / fps))
+
+
+def finished(picture: Picture, transform: Transform | None) -> Picture:
+    picture = np.ascontiguousarray(picture)
+    return picture if transform is None else transform(picture)

@@ -77,6 +77,8 @@ def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
             stream = next((stream for stream in container.streams.video if not stream.disposition & cover), None)
             if stream is None:
                 raise DecodeError(f"{path}: no video stream")
+            if stream.codec_context is None:
+                raise DecodeError(f"{path}: its video is of a kind that FFmpeg cannot decode")
             stream.thread_type = "AUTO"
             stream.codec_context.thread_count = threads
             # A damaged picture is an error; without this the decoder paints over the damage in silence.

@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
+from tests.library.mutants import index_mutants, write_mutants
 from tests.library.worlds import toy_model, write_clips
 
 
@@ -125,3 +126,16 @@ def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
     assert "bad" not in counts
     assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["segments"] == 16
     assert "good" in succeeds("library", "verify", "-l", tmp_path / "lib")
+
+
+def test_damaged_files_are_searchable_or_listed_with_a_reason(shared: Path, tmp_path: Path) -> None:
+    """As `python -m tests.library.mutants` does it with 200; see docs/results.md."""
+    files = write_mutants(shared / "data" / "decode_tests", tmp_path / "videos", 12)
+    outcome = index_mutants(files, tmp_path, limit=240.0)
+    assert outcome.problems == []
+    assert outcome.indexed + sum(outcome.reasons.values()) == 12
+    # If all or none were bad, the test would show little.
+    assert outcome.indexed
+    assert outcome.reasons
+    assert all("\n" not in reason for reason in outcome.reasons)
+    assert "“a man”" in succeeds("search", "a man", "-l", tmp_path / "lib", "--device", "cpu")

@@ -127,6 +127,7 @@ def test_broken_files_say_what_is_wrong(tmp_path: Path) -> None:
         "text.mp4": (b"this is not a video\n" * 50, "cannot be opened: Invalid data"),
         "half.mp4": (whole[: len(whole) * 6 // 10], "cut short: not all of its 30 frames"),
         "headless.mp4": (whole[2000:], "cannot be opened"),
+        "unheard-of.mp4": (whole.replace(b"avc1", b"zzzz"), "of a kind that FFmpeg cannot decode"),
         "half.mkv": (matroska[: len(matroska) // 2], "cut short: 2.9 s announced"),
     }
     for name, (data, reason) in cases.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,13 +36,19 @@ def index(
     device: Device = "auto",
 ) -> None:
     """Bring a library up to date with folders of videos; the same command continues one that was stopped."""
+    # Before torch is imported. Its threads wait for each other at full speed unless told otherwise, on cores that the
+    # decoders need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan
     from prota.training.distributed import start_world
 
     opened = Library.open(library, model, str(start_world(device).device))
-    plan = SegmentPlan(frames or opened.model.config.encoder.frames, fps, overlap, shots)
+    most = opened.model.config.encoder.frames
+    if frames > most:
+        raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
+    plan = SegmentPlan(frames or most, fps, overlap, shots)
     options = IndexOptions(plan, workers or cores(), timeout, prune, retry)
     stop = StopRequest()
     with _Display() as display:

@@ -86,6 +86,7 @@ class DecodePool:
             raise ValueError(f"workers cannot import {job!r} from the main script: put it into a module")
         waiting: Iterator[tuple[str, Any]] = iter(items)
         exhausted = False
+        outcomes: list[tuple[str, Outcome]] = []
         try:
             while True:
                 for worker in [
@@ -101,10 +102,12 @@ class DecodePool:
                         break
                     failed = self._assign(worker, job, *item)
                     if failed is not None:
-                        yield item[0], failed
+                        outcomes.append((item[0], failed))
+                # Only now: while the caller is busy with what is done, its workers are busy with what is next.
+                yield from outcomes
                 if exhausted and not any(worker.key is not None for worker in self._crew):
                     return
-                yield from self._collect()
+                outcomes = list(self._collect())
         finally:
             # Where the caller stops early, what is still running is of no use to anyone.
             for worker in [worker for worker in self._crew if worker.key is not None]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -37,6 +38,22 @@ def pooled_vectors(items: PreparedTokens) -> Tensor:
     return torch.nn.functional.normalize(torch.einsum("an,and->ad", weight, items.direction), dim=-1)
 
 
+def _padded(content: VideoContent, frames: int) -> VideoContent:
+    """Segments of fewer frames than the model takes get places for the rest, because a library has one width."""
+    missing = frames - content.mask.shape[1]
+    if missing < 0:
+        raise ValueError(f"{content.mask.shape[1]} frames a segment are more than the model takes; allowed: {frames}")
+    if not missing:
+        return content
+    room = ((0, 0), (0, missing))
+    return replace(
+        content,
+        mask=np.pad(content.mask, room),
+        index=np.pad(content.index, room, constant_values=-1),
+        times=np.pad(content.times, room, constant_values=np.nan),
+    )
+
+
 @torch.inference_mode()
 def encode_video(
     model: ProTA,
@@ -47,6 +64,7 @@ def encode_video(
 ) -> SegmentBatch:
     """All segments of what was read of a video. A frame that two segments share goes through the tower once."""
     tower, device = model.video_encoder.tower, model.logit_scale.device
+    content = _padded(content, model.config.encoder.frames)
     frames = torch.from_numpy(content.frames)
     features = []
     with autocast():

@@ -19,7 +19,7 @@ import numpy as np
 from prota.frames.pool import DecodePool, Outcome
 from prota.library.encoding import encode_video
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
-from prota.library.records import SegmentBatch, VideoRecord
+from prota.library.records import LibraryError, SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile, Unreadable, content_id, walk
@@ -118,7 +118,12 @@ class Indexer:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self.store, self.model = store, model
-        self.options = options or IndexOptions(SegmentPlan(model.config.encoder.frames))
+        most = model.config.encoder.frames
+        self.options = options or IndexOptions(SegmentPlan(most))
+        if self.options.plan.frames > most:
+            raise LibraryError(
+                f"{self.options.plan.frames} frames a segment are too many; the model takes {most} at most"
+            )
         self.notify, self.should_stop, self.autocast = report, should_stop, autocast
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}

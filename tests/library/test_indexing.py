@@ -262,3 +262,15 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     assert report.bytes_done == pytest.approx(report.bytes_new)
     assert report.seconds == pytest.approx(1.2, abs=0.1)
     assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_segments_may_have_fewer_frames_than_the_model_takes_but_not_more(tmp_path: Path, model: ProTA) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    library = Library.open(tmp_path / "lib", model)
+    assert library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=2))).indexed == 1
+    assert upkeep.verify(tmp_path / "lib") == []
+    with Store.open(tmp_path / "lib") as store:
+        assert store.tokens().mask.tolist() == [[True, True, False, False]]
+    assert len(library.search("red", everything=True)) == 1
+    with pytest.raises(LibraryError, match="8 frames a segment are too many; the model takes 4 at most"):
+        Library.open(tmp_path / "other", model).index(tmp_path / "v", IndexOptions(SegmentPlan(frames=8)))

@@ -35,6 +35,9 @@ app.command()(samples.samples)
 
 def main() -> None:
     """Run a command; what goes wrong is one line: exit code 2 for wrong usage, 1 for a failure, 130 for Ctrl-C."""
+    # Before torch is loaded: its threads sleep between operations instead of spinning, which would take the cores from
+    # the decoders that work beside them.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         app()
     except ConfigError as error:

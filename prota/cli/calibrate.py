@@ -23,8 +23,8 @@ def calibrate(
 
     from prota.evaluation.evaluate import score_split
     from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
+    from prota.library.relevance import Relevance, query_uncertainty
     from prota.library.relevance import calibrate as fit
-    from prota.library.relevance import query_uncertainty
     from prota.training.distributed import start_world
 
     experiment = None if data is None else load_experiment(data, overrides)
@@ -42,9 +42,9 @@ def calibrate(
         ]
     result = fit(scored.scores, scored.video_of_text, torch.cat(uncertainty))
     folder = find_checkpoint(checkpoint)[0]
-    result.relevance.save(folder)
+    Relevance(result.fit, scored.videos[result.background]).save(folder)
     typer.echo(
         f"on {result.trials:,} trials that it was not fitted on: calibration error {result.error:.3f}, "
         f'{result.refused:.0%} of queries about something absent get "no good match", '
-        f"{result.kept:.0%} of right answers are shown; stored in {folder}"
+        f"{result.kept:.0%} of right answers are shown (from {result.fit.cutoff:.0%} on); stored in {folder}"
     )

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Ablation", "RowResult", "collect", "draw"]
+__all__ = ["Ablation", "RowResult", "collect", "draw", "is_far_off"]
 
 Metric = Literal["r1", "r5", "r10", "median_rank", "mean_rank"]
+# How many times farther from the middle than usual a row is left at the edge, as a number.
+_FAR = 12
 _METRICS = {"r1": "R@1, %", "r5": "R@5, %", "r10": "R@10, %", "median_rank": "median rank", "mean_rank": "mean rank"}
 
 
@@ -73,7 +75,7 @@ def _row(result: AblationResult, direction: str, metric: Metric) -> RowResult:
 
 
 def draw(numbers: Ablation) -> Figure:
-    """Ours beside the paper's in both directions; all panels have one scale, so that differences compare."""
+    """Ours beside the paper's in both directions; the panels of a direction have one scale: differences compare."""
     directions = {"text to video": numbers.text_to_video, "video to text": numbers.video_to_text}
     printed = any(row.paper is not None for rows in directions.values() for row in rows)
     columns = [(name, rows, whose) for name, rows in directions.items() for whose in ("ours", "paper")[: 1 + printed]]
@@ -81,11 +83,13 @@ def draw(numbers: Ablation) -> Figure:
     figure = new_figure(1.25 + 0.26 * len(rows))
     panels = figure.subplots(1, len(columns), sharey=True)
     ranges = [_range(rows, whose) for _, rows, whose in columns]
-    span = 1.15 * max(high - low for low, high in ranges) or 1.0
+    spans = dict.fromkeys(directions, 0.0)
+    for (name, _, _), (low, high) in zip(columns, ranges, strict=True):
+        spans[name] = max(spans[name], 1.15 * (high - low))
     for panel, (name, rows, whose), (low, high) in zip(panels, columns, ranges, strict=True):
+        middle, half = (low + high) / 2, (spans[name] or 1.0) / 2
+        panel.set_xlim(middle - half, middle + half)
         _points(panel, rows, whose)
-        middle = (low + high) / 2
-        panel.set_xlim(middle - span / 2, middle + span / 2)
         panel.set_title(f"{name}\n{'here' if whose == 'ours' else 'in the paper'}")
         panel.set_xlabel(_METRICS[numbers.metric])
         panel.locator_params(axis="x", nbins=4)
@@ -102,15 +106,29 @@ def _range(rows: Sequence[RowResult], whose: str) -> tuple[float, float]:
     if whose == "paper":
         values = [row.paper for row in rows if row.paper is not None]
     else:
-        values = [value for row in rows for value in row.seeds]
-        values += [row.mean + sign * row.deviation for row in rows if row.deviation for sign in (-1, 1)]
+        shown = [row for row in rows if not is_far_off(row, rows)]
+        values = [value for row in shown for value in row.seeds]
+        values += [row.mean + sign * row.deviation for row in shown if row.deviation for sign in (-1, 1)]
     return min(values), max(values)
+
+
+def is_far_off(row: RowResult, rows: Sequence[RowResult]) -> bool:
+    """Whether a row lies so far from the others (one that did not learn) that they would all look alike beside it."""
+    means = [other.mean for other in rows]
+    middle = statistics.median(means)
+    usual = statistics.median(abs(mean - middle) for mean in means)
+    return usual > 0 and abs(row.mean - middle) > _FAR * usual
 
 
 def _points(panel: Axes, rows: Sequence[RowResult], whose: str) -> None:
     ours, paper = MARKS[0], MARKS[1]
     for place, row in enumerate(rows):
-        if whose == "ours":
+        if whose == "ours" and is_far_off(row, rows):
+            low, high = panel.get_xlim()
+            above = row.mean > high
+            text = f"{row.mean:.1f} →" if above else f"← {row.mean:.1f}"
+            panel.text(high if above else low, place, text, ha="right" if above else "left", va="center", fontsize=8)
+        elif whose == "ours":
             if len(row.seeds) > 1:
                 panel.plot(row.seeds, [place + 0.24] * len(row.seeds), "|", color=GREY, markersize=5)
             panel.errorbar(

@@ -1,15 +1,17 @@
-"""How likely it is that the best match of a query is a match at all.
+"""How likely it is that a match of a query is the right one.
 
-A score alone does not tell: some queries score high with everything. A logistic model of three numbers does better: the
-score, how far it stands above the scores of random segments, and how unsure the model is of the query's words. It is
-fitted on validation videos, half the trials with the right video in the library and half without it, and stored with
-the model.
+A score alone does not tell: some queries score high with everything, and the more segments a library has, the better is
+the best of the wrong ones. A logistic model of four numbers does better: the score, how far it stands above the scores
+of unrelated videos (the background), how unsure the model is of the query's words, and how large the library is. It is
+fitted on validation videos, in libraries of many sizes, half of the trials with the right video in the library and half
+without it. It is stored with the model, with the background's tokens: a library of three videos has none of its own.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,29 +20,71 @@ from torch.nn import functional as F
 
 from prota.files import write_atomically
 from prota.library.records import LibraryError
+from prota.settings import first_line
 from prota.types import PreparedTokens
 
-__all__ = ["Calibration", "Relevance", "calibrate", "features_of", "query_uncertainty"]
+__all__ = ["Calibration", "Fit", "Relevance", "calibrate", "features_of", "query_uncertainty"]
 
-_FILE = "relevance.json"
+_FILE = "relevance.safetensors"
+_BACKGROUND = 64
+_FEATURES, _UNCERTAINTY = 4, 2
+# Smaller libraries than this are not fitted to: nearly everything is found in them.
+_SMALLEST = 8
 _BINS = 10
 
 
 @dataclass(frozen=True)
-class Relevance:
-    """Weights of a constant, the score, the margin over the background, and the uncertainty of the query."""
+class Fit:
+    """A logistic model of `features_of`."""
 
-    weights: tuple[float, float, float, float]
-    cutoff: float = 0.5
+    weights: tuple[float, ...]
+    """Of a constant and the four features."""
+    cutoff: float
     """Below it, a result is no good match."""
+    largest: int
+    """Size of the largest library it was fitted to.
+
+    Larger ones count as this: in them the video that someone has in mind is no longer the only one that fits.
+    """
+    usual: tuple[float, float] = (-math.inf, math.inf)
+    """Between which the uncertainty of queries lay; what is beyond counts as the nearer end.
+
+    It varies so little that its slope is steep, and says nothing about queries of another kind.
+    """
 
     def of(self, features: Tensor) -> Tensor:
-        """Features [n, 3] → the probability of a match [n]."""
+        """Features [n, 4] → the probability of a match [n]."""
         weights = torch.tensor(self.weights, dtype=torch.float64)
-        return torch.sigmoid(weights[0] + features.double() @ weights[1:])
+        features = features.double().clone()
+        features[:, _UNCERTAINTY].clamp_(*self.usual)
+        return torch.sigmoid(weights[0] + features @ weights[1:])
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """What is stored with a model."""
+
+    fit: Fit
+    background: PreparedTokens
+
+    def of(self, scores: Tensor, background: Tensor, uncertainty: float, size: int) -> list[float]:
+        """Of results of one query: their scores [n], those of the background [B], and the size of the library."""
+        count = len(scores)
+        features = features_of(
+            scores, background.expand(count, -1), torch.full((count,), uncertainty), min(size, self.fit.largest)
+        )
+        return [float(value) for value in self.fit.of(features)]
 
     def save(self, folder: Path) -> None:
-        write_atomically(folder / _FILE, json.dumps(asdict(self), indent=2) + "\n")
+        from safetensors.torch import save
+
+        tokens = self.background
+        if tokens.weight is None:
+            raise LibraryError("score.bandwidth='batch' weighs tokens by the pair: there is no background to store")
+        tensors = {"direction": tokens.direction, "weight": tokens.weight, "spread": tokens.spread}
+        stored = {name: value.cpu().half().contiguous() for name, value in tensors.items() if value is not None}
+        metadata = {name: json.dumps(value) for name, value in vars(self.fit).items()}
+        write_atomically(folder / _FILE, save(stored | {"mask": tokens.mask.cpu().contiguous()}, metadata))
 
     @staticmethod
     def remove(folder: Path) -> None:
@@ -50,40 +94,26 @@ class Relevance:
     @classmethod
     def load(cls, folder: Path) -> Relevance | None:
         """What was stored with a model; None where nothing was."""
-        try:
-            values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-            constant, score, margin, uncertainty = (float(value) for value in values["weights"])
-            return cls((constant, score, margin, uncertainty), float(values["cutoff"]))
-        except FileNotFoundError:
+        from safetensors import SafetensorError, safe_open
+
+        path = folder / _FILE
+        if not path.exists():
             return None
-        except (OSError, ValueError, KeyError, TypeError):
-            raise LibraryError(f"{folder / _FILE} is damaged: calibrate the model again") from None
-
-    @classmethod
-    def fit(cls, features: Tensor, labels: Tensor, cutoff: float = 0.5) -> Relevance:
-        """Logistic regression with a slight pull towards zero: features [n, 3], labels [n] bool."""
-        if labels.all() or not labels.any():
-            raise LibraryError(
-                "all trials ended alike, so there is nothing to tell matches by: calibrate with more videos"
+        try:
+            with safe_open(path, "pt") as file:
+                record = {name: json.loads(value) for name, value in file.metadata().items() if name != "format"}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            weights = tuple(float(value) for value in record["weights"])
+            if len(weights) != _FEATURES + 1:
+                raise ValueError(f"{len(weights)} weights")
+            spread = tensors["spread"].float() if "spread" in tensors else None
+            tokens = PreparedTokens(
+                tensors["direction"].float(), spread, tensors["weight"].float(), tensors["mask"].bool()
             )
-        features = features.double()
-        mean, deviation = features.mean(dim=0), features.std(dim=0).clamp(min=1e-9)
-        design = torch.cat([torch.ones(len(features), 1, dtype=torch.float64), (features - mean) / deviation], dim=1)
-        weights = torch.zeros(4, dtype=torch.float64, requires_grad=True)
-        optimiser = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            optimiser.zero_grad()
-            value = F.binary_cross_entropy_with_logits(design @ weights, labels.double())
-            value = value + 1e-4 * weights[1:].square().sum()
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
-
-        optimiser.step(loss)  # type: ignore[no-untyped-call]
-        slopes = weights.detach()[1:] / deviation
-        constant = float(weights.detach()[0] - (slopes * mean).sum())
-        score, margin, uncertainty = (float(slope) for slope in slopes)
-        return cls((constant, score, margin, uncertainty), cutoff)
+            low, high = (float(value) for value in record["usual"])
+            return cls(Fit(weights, float(record["cutoff"]), int(record["largest"]), (low, high)), tokens)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LibraryError(f"{path} is damaged ({first_line(error)}): calibrate the model again") from None
 
 
 def query_uncertainty(texts: PreparedTokens) -> Tensor:
@@ -94,17 +124,20 @@ def query_uncertainty(texts: PreparedTokens) -> Tensor:
     return spread.sum(dim=1) / texts.mask.sum(dim=1)
 
 
-def features_of(score: Tensor, background: Tensor, uncertainty: Tensor) -> Tensor:
-    """[n, 3] of scores [n], the scores [n, B] of random segments, and the queries' uncertainty [n]."""
+def features_of(score: Tensor, background: Tensor, uncertainty: Tensor, size: int) -> Tensor:
+    """[n, 4] of scores [n], scores [n, B] of unrelated videos, the queries' uncertainty [n] and a library's size."""
     spread = background.std(dim=1).clamp(min=1e-6) if background.shape[1] > 1 else torch.ones_like(score)
-    return torch.stack([score, (score - background.mean(dim=1)) / spread, uncertainty], dim=1)
+    margin = (score - background.mean(dim=1)) / spread
+    return torch.stack([score, margin, uncertainty, torch.full_like(score, math.log(max(size, 1)))], dim=1)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How good the fitted relevance is, on videos that it was not fitted on."""
+    """What was fitted, and how good it is on queries and videos that it was not fitted on."""
 
-    relevance: Relevance
+    fit: Fit
+    background: list[int]
+    """Places of the videos whose tokens are to be stored."""
     error: float
     """Expected calibration error: how far stated probabilities are from what happens, on average."""
     refused: float
@@ -114,39 +147,100 @@ class Calibration:
     trials: int
 
 
+@dataclass(frozen=True)
+class _Trials:
+    """The best match of queries in libraries of one size or many."""
+
+    features: Tensor
+    right: Tensor
+    owner: Tensor
+    absent: Tensor
+
+    def part(self, chosen: Tensor) -> _Trials:
+        return _Trials(self.features[chosen], self.right[chosen], self.owner[chosen], self.absent[chosen])
+
+
 def calibrate(scores: Tensor, video_of_text: Tensor, uncertainty: Tensor) -> Calibration:
     """From validation scores [texts, videos]: fitted on half of the videos for the figures, then on all of them."""
-    features, labels, owners, absent = _trials(scores, video_of_text, uncertainty)
-    test = owners % 2 == 1
-    half = Relevance.fit(features[~test], labels[~test])
-    probability, truth = half.of(features[test]), labels[test].double()
-    gone = absent[test]
-    shown = probability >= half.cutoff
-    right = (truth == 1) & ~gone
-    return Calibration(
-        Relevance.fit(features, labels),
-        _expected_error(probability, truth),
-        float((~shown[gone]).double().mean()),
-        float(shown[right].double().mean()) if right.any() else 0.0,
-        int(test.sum()),
-    )
-
-
-def _trials(scores: Tensor, video_of_text: Tensor, uncertainty: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Each query twice: with its video in the library, and without. (features, right, video, without) of the best."""
-    count, videos = scores.shape
+    videos = scores.shape[1]
     if videos < 4:
         raise LibraryError(f"{videos} videos are too few to calibrate with: give at least 4")
-    own = F.one_hot(video_of_text, videos).bool()
-    others = scores.masked_fill(own, -torch.inf)
-    background = scores[~own].view(count, videos - 1)
-    features, labels = [], []
-    for table in (scores, others):
-        best, place = table.max(dim=1)
-        features.append(features_of(best, background, uncertainty))
-        labels.append(place == video_of_text)
-    without = torch.arange(2 * count) >= count
-    return torch.cat(features), torch.cat(labels), video_of_text.repeat(2), without
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(videos, generator=generator)
+    background, rest = order[: min(_BACKGROUND, videos // 2)], order[min(_BACKGROUND, videos // 2) :]
+    sizes = [size for size in (2**power for power in range(1, 31)) if size <= len(rest)]
+    sizes = [size for size in sizes if size >= _SMALLEST] or sizes
+    parts = [_trials(scores, video_of_text, uncertainty, background, rest, size, generator) for size in sizes]
+    trials = _Trials(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+    test = trials.owner % 2 == 1
+    half = _fit(trials.part(~test), sizes[-1])
+    unseen = trials.part(test)
+    probability = half.of(unseen.features)
+    refused, kept = _refused_and_kept(probability, unseen, half.cutoff)
+    error = _expected_error(probability, unseen.right.double())
+    return Calibration(_fit(trials, sizes[-1]), background.tolist(), error, refused, kept, len(probability))
+
+
+def _trials(
+    scores: Tensor,
+    video_of_text: Tensor,
+    uncertainty: Tensor,
+    background: Tensor,
+    rest: Tensor,
+    size: int,
+    generator: torch.Generator,
+) -> _Trials:
+    """Each query twice in a library of its own, drawn from the ``rest``: with its video there, and without."""
+    known = torch.isin(video_of_text, rest)
+    scores, owner, uncertainty = scores[known].double(), video_of_text[known], uncertainty[known].double()
+    keys = torch.rand(len(scores), len(rest), generator=generator).masked_fill(rest[None] == owner[:, None], -1)
+    others = scores.gather(1, rest[keys.topk(size - 1, dim=1).indices]).amax(dim=1)
+    own = scores.gather(1, owner[:, None])[:, 0]
+    unrelated = scores[:, background]
+    features = [features_of(best, unrelated, uncertainty, size) for best in (torch.maximum(own, others), others)]
+    right = torch.cat([own > others, torch.zeros(len(own), dtype=torch.bool)])
+    absent = torch.arange(2 * len(own)) >= len(own)
+    return _Trials(torch.cat(features), right, owner.repeat(2), absent)
+
+
+def _fit(trials: _Trials, largest: int) -> Fit:
+    low, high = (float(trials.features[:, _UNCERTAINTY].quantile(share)) for share in (0.01, 0.99))
+    fit = Fit(_logistic(trials.features, trials.right), 0.5, largest, (low, high))
+    return replace(fit, cutoff=_balanced_cutoff(fit.of(trials.features), trials))
+
+
+def _logistic(features: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """Logistic regression with a slight pull to zero: features [n, k], labels [n] bool → a constant and k slopes."""
+    if labels.all() or not labels.any():
+        raise LibraryError("all trials ended alike, so there is nothing to tell matches by: calibrate with more videos")
+    features = features.double()
+    mean, deviation = features.mean(dim=0), features.std(dim=0).clamp(min=1e-9)
+    design = F.pad((features - mean) / deviation, (1, 0), value=1.0)
+    weights = torch.zeros(design.shape[1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = F.binary_cross_entropy_with_logits(design @ weights, labels.double())
+        value = value + 1e-4 * weights[1:].square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    slopes = weights.detach()[1:] / deviation
+    constant = float(weights.detach()[0] - (slopes * mean).sum())
+    return (constant, *(float(slope) for slope in slopes))
+
+
+def _balanced_cutoff(probability: Tensor, trials: _Trials) -> float:
+    """Where showing right answers and refusing what is absent go together best."""
+    cutoffs = [step / 100 for step in range(1, 100)]
+    return max(cutoffs, key=lambda cutoff: sum(_refused_and_kept(probability, trials, cutoff)))
+
+
+def _refused_and_kept(probability: Tensor, trials: _Trials, cutoff: float) -> tuple[float, float]:
+    shown = (probability >= cutoff).double()
+    return 1 - float(shown[trials.absent].mean()), float(shown[trials.right].mean()) if trials.right.any() else 0.0
 
 
 def _expected_error(probability: Tensor, truth: Tensor) -> float:

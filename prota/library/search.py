@@ -13,7 +13,7 @@ import torch
 from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
-from prota.library.relevance import Relevance, features_of, query_uncertainty
+from prota.library.relevance import Relevance, query_uncertainty
 from prota.library.store import Store
 from prota.model import ProTA
 from prota.scoring.search import search
@@ -24,8 +24,9 @@ __all__ = ["Hit", "Query", "Searcher", "clean_query"]
 # Up to here every segment is scored; beyond, a candidate stage comes first.
 EXACT_SEGMENTS = 20_000
 CANDIDATES = 500
+# Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
+FILTERED_CANDIDATES = 1000
 # Random segments that a score is compared with.
-BACKGROUND = 256
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
 
@@ -127,17 +128,16 @@ class Searcher:
         if self.relevance is None or query.like is not None or not hits:
             return hits
         if self._background is None:
-            rows = np.random.default_rng(0).permutation(self.store.count())[:BACKGROUND]
-            self._background = stored_tokens(self.store.tokens(np.sort(rows).tolist()), self.device)
-        background = self.model.score(query.tokens, self._background).cpu().expand(len(hits), -1)
-        uncertainty = query_uncertainty(query.tokens).cpu().expand(len(hits))
+            self._background = self.relevance.background.to(self.device)
+        background = self.model.score(query.tokens, self._background)[0].cpu()
+        uncertainty = float(query_uncertainty(query.tokens)[0])
         scores = torch.tensor([hit.score for hit in hits])
-        judged = self.relevance.of(features_of(scores, background, uncertainty)).tolist()
+        judged = self.relevance.of(scores, background, uncertainty, self.store.count())
         return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""
-        least = 0.0 if self.relevance is None else self.relevance.cutoff
+        least = 0.0 if self.relevance is None else self.relevance.fit.cutoff
         return [hit for hit in hits if hit.relevance is None or hit.relevance >= least]
 
     def _segments(
@@ -153,7 +153,8 @@ class Searcher:
             rows = places[0].cpu().numpy()
         else:
             vector = pooled_vectors(tokens)[0].cpu().numpy()
-            candidates = np.asarray(self.store.nearest(vector, max(CANDIDATES, 2 * count), where), dtype=np.int64)
+            number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
+            candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
             if not len(candidates):
                 return np.zeros(0, dtype=np.int64), np.zeros(0)
             some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)

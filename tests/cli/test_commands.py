@@ -96,7 +96,7 @@ def test_calibrating_a_run_stores_it_with_the_model(run: Path) -> None:
     said = succeeds("calibrate", run, "--device", "cpu")
     assert "calibration error" in said
     folder = Path(said.rsplit("stored in ", 1)[1].strip())
-    assert (folder / "relevance.json").is_file()
+    assert (folder / "relevance.safetensors").is_file()
 
 
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:

@@ -7,13 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from prota.experiment import Experiment
-from prota.library.relevance import Relevance
+from prota.library.relevance import Fit, Relevance
 from prota.model import ProTA
 from prota.training.checkpoint import RunFolder
+from prota.types import PreparedTokens
 from tests.cli.test_commands import prota, succeeds
 from tests.library.worlds import toy_model, write_clips
+
+
+def stored_relevance() -> Relevance:
+    tokens = PreparedTokens(torch.ones(2, 1, 4), None, torch.ones(2, 1), torch.ones(2, 1, dtype=torch.bool))
+    return Relevance(Fit((0.0, 1.0, 2.0, 3.0, -1.0), 0.5, 8), tokens)
 
 
 def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: Path) -> None:
@@ -21,13 +28,15 @@ def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: P
     succeeds("train", world_config, "-o", run, "-s", "train.epochs=1", "--device", "cpu")
     best = RunFolder(run).checkpoint("best")
     assert best is not None
-    Relevance((0.0, 1.0, 2.0, 3.0)).save(best)
+    stored_relevance().save(best)
     said = succeeds("export", run, out, "--weights", "int8")
     assert "MB as int8, " in said
     assert re.search(r"rounding moves no row by more than [01]\.\d\d% of its length", said)
     assert "calibrated relevance: taken along" in said
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "relevance.json"]
-    assert Relevance.load(out) == Relevance.load(best)
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "relevance.safetensors"]
+    taken = Relevance.load(out)
+    assert taken is not None
+    assert taken.fit == stored_relevance().fit
     result = tmp_path / "result.json"
     succeeds("evaluate", out, "--data", world_config, "--device", "cpu", "--json", result)
     assert json.loads(result.read_text(encoding="utf-8"))["checkpoint"]["rule"] == "as given"
@@ -36,7 +45,7 @@ def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: P
 def test_a_model_folder_is_stored_anew(tmp_path: Path) -> None:
     toy_model().save_pretrained(tmp_path / "model")
     (tmp_path / "out").mkdir()
-    Relevance((0.0, 1.0, 2.0, 3.0)).save(tmp_path / "out")
+    stored_relevance().save(tmp_path / "out")
     said = succeeds("export", tmp_path / "model", tmp_path / "out", "--weights", "float16")
     assert "calibrated relevance: none" in said
     assert Relevance.load(tmp_path / "out") is None, "that of another model stays behind"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prota.evaluation.passport import Passport
-from prota.figures.ablation import collect, draw
+from prota.figures.ablation import Ablation, RowResult, collect, draw, is_far_off
 from prota.figures.drawing import FigureError, render
 
 
@@ -85,3 +85,18 @@ def test_what_does_not_compare_is_refused(results: Path, tmp_path: Path) -> None
     write_result(results, "dpa", 0, 9.0, split_hash="b")
     with pytest.raises(FigureError, match="are of different splits"):
         collect(results)
+
+
+def test_a_row_that_did_not_learn_does_not_hide_the_others() -> None:
+    def row(name: str, mean: float) -> RowResult:
+        return RowResult(name, (mean - 0.1, mean + 0.1), mean, 0.1, None)
+
+    rows = tuple(row(f"row {number}", value) for number, value in enumerate((30.0, 30.5, 31.0, 31.5, 0.2)))
+    assert [is_far_off(each, rows) for each in rows] == [False] * 4 + [True]
+    assert not any(is_far_off(each, rows[:1]) for each in rows[:1])
+    figure = draw(Ablation("main", "r1", "test", rows, rows))
+    panel = figure.axes[0]
+    low, high = panel.get_xlim()
+    assert 29 < low < 29.9
+    assert 31.6 < high < 32.5
+    assert [text.get_text() for text in panel.texts] == ["← 0.2"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from prota.library.records import LibraryError
-from prota.library.relevance import Relevance, calibrate, features_of, query_uncertainty
+from prota.library.relevance import Fit, Relevance, calibrate, features_of, query_uncertainty
 from prota.types import PreparedTokens
 
 
@@ -20,46 +20,96 @@ def world(texts: int = 400, videos: int = 40, signal: float = 0.5) -> tuple[torc
     return scores, owner, 0.1 * torch.randn(texts)
 
 
+def tokens(videos: int = 3) -> PreparedTokens:
+    mask = torch.tensor([[True, True], [True, False], [True, True]])[:videos]
+    return PreparedTokens(torch.randn(videos, 2, 4), torch.rand(videos, 2, 4), torch.rand(videos, 2), mask)
+
+
 def test_stated_probabilities_are_what_happens_and_the_absent_is_refused() -> None:
     result = calibrate(*world())
     assert result.error < 0.06
     assert result.refused > 0.9
     assert result.kept > 0.9
-    assert result.trials == 400
+    # 40 videos: 20 are the background; the queries of ten others, in libraries of 8 and 16, twice each.
+    assert len(set(result.background)) == 20
+    assert result.fit.largest == 16
+    odd = sum(video % 2 for video in range(40) if video not in result.background)
+    assert result.trials == 2 * 2 * 10 * odd
 
 
 def test_without_a_signal_nothing_is_claimed() -> None:
-    result = calibrate(*world(signal=0.0))
-    assert result.refused > 0.99
+    scores, owner, uncertainty = world(signal=0.0)
+    result = calibrate(scores, owner, uncertainty)
     assert result.error < 0.06
+    typical = features_of(scores.amax(dim=1), scores, uncertainty, 16)
+    assert float(result.fit.of(typical).max()) < 0.5
 
 
 def test_the_margin_decides_and_not_the_level_of_a_query() -> None:
-    relevance = calibrate(*world()).relevance
+    fit = calibrate(*world()).fit
     background = torch.randn(1, 200) * 0.1
-    near = features_of(torch.tensor([0.25]), background, torch.zeros(1))
-    far = features_of(torch.tensor([5.25]), background + 5, torch.zeros(1))
-    high = features_of(torch.tensor([0.6]), background, torch.zeros(1))
-    assert relevance.of(high) > 0.9
-    assert relevance.of(near) < 0.5
-    assert relevance.of(far) < 0.5
+    near = features_of(torch.tensor([0.15]), background, torch.zeros(1), 16)
+    far = features_of(torch.tensor([5.15]), background + 5, torch.zeros(1), 16)
+    high = features_of(torch.tensor([0.6]), background, torch.zeros(1), 16)
+    assert fit.of(high) > 0.9
+    assert fit.of(near) < 0.5
+    assert fit.of(far) < 0.5
+
+
+def test_the_same_score_means_less_in_a_larger_library() -> None:
+    """Stated probabilities are right in libraries of each size, not only on average."""
+    scores, owner, uncertainty = world(texts=3000, videos=300, signal=0.25)
+    result = calibrate(scores, owner, uncertainty)
+    assert result.fit.weights[4] < 0
+    relevance = Relevance(result.fit, tokens())
+    score, background = torch.tensor([0.3]), 0.1 * torch.randn(64)
+    by_size = [relevance.of(score, background, 0.0, size)[0] for size in (8, 32, 128, 100_000)]
+    assert by_size[0] > by_size[1] > by_size[2]
+    assert by_size[3] == by_size[2], "beyond what it was fitted to, nothing is known"
+
+
+def test_an_unusual_query_is_judged_as_the_most_unusual_one_seen() -> None:
+    fit = Fit((0.0, 0.0, 0.0, 50.0, 0.0), 0.5, 8, (-0.1, 0.1))
+    low, edge, high = fit.of(torch.tensor([[0.0, 0, -9, 0], [0, 0, -0.1, 0], [0, 0, 9, 0]])).tolist()
+    assert low == edge
+    assert high == pytest.approx(1 - edge)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     assert Relevance.load(tmp_path) is None
-    relevance = Relevance((0.1, -2.0, 3.5, 1e-3), 0.4)
+    relevance = Relevance(Fit((0.1, -2.0, 3.5, 1e-3, -1.0), 0.4, 64, (-4.0, -3.5)), tokens())
     relevance.save(tmp_path)
-    assert Relevance.load(tmp_path) == relevance
-    (tmp_path / "relevance.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(LibraryError, match="calibrate the model again"):
-        Relevance.load(tmp_path)
+    loaded = Relevance.load(tmp_path)
+    assert loaded is not None
+    assert loaded.fit == relevance.fit
+    for name in ("direction", "spread", "weight"):
+        torch.testing.assert_close(
+            getattr(loaded.background, name), getattr(relevance.background, name), atol=2e-3, rtol=0
+        )
+    assert torch.equal(loaded.background.mask, relevance.background.mask)
+    path = tmp_path / "relevance.safetensors"
+    whole = path.read_bytes()
+    for damaged in (b"{}", whole[: len(whole) // 2], whole.replace(b"cutoff", b"cutofg")):
+        path.write_bytes(damaged)
+        with pytest.raises(LibraryError, match="calibrate the model again"):
+            Relevance.load(tmp_path)
+    Relevance.remove(tmp_path)
+    assert Relevance.load(tmp_path) is None
+
+
+def test_points_have_no_spread_to_store(tmp_path: Path) -> None:
+    points = PreparedTokens(torch.randn(2, 2, 4), None, torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool))
+    Relevance(Fit((0.0,) * 5, 0.5, 8), points).save(tmp_path)
+    loaded = Relevance.load(tmp_path)
+    assert loaded is not None
+    assert loaded.background.spread is None
 
 
 def test_too_little_to_learn_from() -> None:
     with pytest.raises(LibraryError, match="at least 4"):
         calibrate(torch.eye(3), torch.arange(3), torch.zeros(3))
     with pytest.raises(LibraryError, match="ended alike"):
-        Relevance.fit(torch.randn(5, 3), torch.ones(5, dtype=torch.bool))
+        calibrate(torch.zeros(8, 4), torch.arange(8) % 4, torch.zeros(8))
 
 
 def test_uncertainty_is_of_real_words_alone() -> None:

@@ -10,10 +10,12 @@ import torch
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.relevance import Relevance
+from prota.library.relevance import Fit, Relevance
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
+from prota.model import ModelFolderError
+from prota.models import shipped
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 
@@ -91,9 +93,12 @@ def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
     assert library.search("anything") == []
 
 
-def test_a_library_that_is_not_there_needs_a_model(tmp_path: Path) -> None:
-    with pytest.raises(LibraryError, match="--model"):
+def test_a_new_library_takes_the_model_that_comes_with_prota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "MODELS", tmp_path)
+    with pytest.raises(ModelFolderError, match=r"prota-small should come with prota.*--model"):
         Library.open(tmp_path / "lib")
+    toy_model().save_pretrained(tmp_path / "prota-small")
+    assert Library.open(tmp_path / "lib").name == "prota-small"
 
 
 def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
@@ -108,11 +113,13 @@ def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
 
 def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
     with Store.open(library.folder) as store:
-        strict = Searcher(store, library.model, relevance=Relevance((-50.0, 0.0, 0.0, 0.0)))
+        background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
+        never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
+        strict = Searcher(store, library.model, relevance=Relevance(never, background))
         hits = strict.search("red on the left", k=3)
         assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
         assert strict.good(hits) == []
-        mild = Searcher(store, library.model, relevance=Relevance((0.0, 0.0, 5.0, 0.0)))
+        mild = Searcher(store, library.model, relevance=Relevance(margin, background))
         hits = mild.search("red on the left", k=3)
         values = [hit.relevance for hit in hits]
         assert values == sorted(values, reverse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,9 +35,6 @@ def index(
     device: Device = "auto",
 ) -> None:
     """Bring a library up to date with folders of videos; the same command continues one that was stopped."""
-    # Before torch is imported. Its threads wait for each other at full speed unless told otherwise, on cores that the
-    # decoders need.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan

@@ -25,8 +25,7 @@ __all__ = ["Hit", "Query", "Searcher", "clean_query"]
 EXACT_SEGMENTS = 20_000
 CANDIDATES = 500
 # Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
-FILTERED_CANDIDATES = 1000
-# Random segments that a score is compared with.
+FILTERED_CANDIDATES = 1500
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
 

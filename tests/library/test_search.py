@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.relevance import Fit, Relevance
-from prota.library.search import Searcher, clean_query
+from prota.library.search import CANDIDATES, FILTERED_CANDIDATES, Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ModelFolderError
@@ -125,3 +126,19 @@ def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
         assert values == sorted(values, reverse=True)
         assert mild.good(hits)[0] == hits[0]
     assert all(hit.relevance is None for hit in library.search("red on the left"))
+
+
+def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = Store.nearest
+
+    def noted(store: Store, vector: Any, count: int, where: str | None = None) -> Any:
+        asked.append(count)
+        return real(store, vector, count, where)
+
+    monkeypatch.setattr(Store, "nearest", noted)
+    with Store.open(library.folder) as store:
+        searcher = Searcher(store, library.model, exact_segments=0)
+        everything = searcher.search("red on the left")
+        assert searcher.search("red on the left", where="duration < 1000") == everything
+    assert asked == [CANDIDATES, FILTERED_CANDIDATES]

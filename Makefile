@@ -1,4 +1,4 @@
-# `make test` does all of its own set-up from nothing: Python 3.11+ and make are all it needs.
+# `make demo` and `make test` do all of their own set-up from nothing: Python 3.11+ and make are all they need.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -11,19 +11,36 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
 endif
 
-.PHONY: test setup lint types pytest bench format clean
+# What `make demo` makes; it may be deleted at any time.
+DEMO   := demo
+
+.PHONY: demo test setup lint types pytest bench format clean
 
 test: lint types pytest
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# What developers have includes what the demo needs.
+READY := $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.installed-demo)
+
+$(VENV)/.installed: EXTRA := dev
+$(VENV)/.installed-demo: EXTRA := samples
+$(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "prota needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' -c constraints.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRA)]' -c constraints.txt
 	@touch $@
+
+# From nothing to a library of sample clips and three searches: two moments, one of them in a clip of three scenes; why a
+# clip was found; and something that is not there.
+demo: $(READY)
+	$(BIN)/prota samples $(DEMO)/clips
+	$(BIN)/prota index $(DEMO)/clips --library $(DEMO)/library --shots
+	$(BIN)/prota search "a collection of ancient coins" --library $(DEMO)/library -k 2
+	$(BIN)/prota search "a cup of coffee on a red saucer" --library $(DEMO)/library -k 1 --explain
+	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library
 
 lint: setup
 	$(BIN)/ruff check .
@@ -43,4 +60,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

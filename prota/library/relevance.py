@@ -28,7 +28,7 @@ __all__ = ["Calibration", "Fit", "Relevance", "calibrate", "features_of", "query
 _FILE = "relevance.safetensors"
 _BACKGROUND = 64
 _FEATURES, _UNCERTAINTY = 4, 2
-# Smaller libraries than this are not fitted to: nearly everything is found in them.
+# Smaller libraries than this are not fitted to, and count as this: nearly everything is found in them.
 _SMALLEST = 8
 _BINS = 10
 
@@ -69,10 +69,8 @@ class Relevance:
 
     def of(self, scores: Tensor, background: Tensor, uncertainty: float, size: int) -> list[float]:
         """Of results of one query: their scores [n], those of the background [B], and the size of the library."""
-        count = len(scores)
-        features = features_of(
-            scores, background.expand(count, -1), torch.full((count,), uncertainty), min(size, self.fit.largest)
-        )
+        count, size = len(scores), max(_SMALLEST, min(size, self.fit.largest))
+        features = features_of(scores, background.expand(count, -1), torch.full((count,), uncertainty), size)
         return [float(value) for value in self.fit.of(features)]
 
     def save(self, folder: Path) -> None:

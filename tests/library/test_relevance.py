@@ -66,6 +66,7 @@ def test_the_same_score_means_less_in_a_larger_library() -> None:
     by_size = [relevance.of(score, background, 0.0, size)[0] for size in (8, 32, 128, 100_000)]
     assert by_size[0] > by_size[1] > by_size[2]
     assert by_size[3] == by_size[2], "beyond what it was fitted to, nothing is known"
+    assert relevance.of(score, background, 0.0, 2)[0] == by_size[0]
 
 
 def test_an_unusual_query_is_judged_as_the_most_unusual_one_seen() -> None:

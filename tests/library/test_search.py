@@ -15,8 +15,6 @@ from prota.library.relevance import Fit, Relevance
 from prota.library.search import CANDIDATES, FILTERED_CANDIDATES, Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from prota.model import ModelFolderError
-from prota.models import shipped
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 
@@ -92,14 +90,6 @@ def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
     library = Library.open(tmp_path / "lib", toy_model())
     library.index(tmp_path / "v")
     assert library.search("anything") == []
-
-
-def test_a_new_library_takes_the_model_that_comes_with_prota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipped, "MODELS", tmp_path)
-    with pytest.raises(ModelFolderError, match=r"prota-small should come with prota.*--model"):
-        Library.open(tmp_path / "lib")
-    toy_model().save_pretrained(tmp_path / "prota-small")
-    assert Library.open(tmp_path / "lib").name == "prota-small"
 
 
 def test_opening_by_the_models_own_name(tmp_path: Path) -> None:

@@ -6,11 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from prota import ModelFolderError, ProTA
+from prota.experiment import Experiment
 from prota.library.library import Library
+from prota.library.relevance import Relevance
 from prota.model import model_folder
 from prota.models import shipped
+from prota.samples.making import make_samples
+from prota.samples.scenes import CLIPS
+from prota.weights import read_weights
+from tests.conftest import REPOSITORY
 from tests.library.worlds import toy_model, write_clips
 
 
@@ -56,3 +63,66 @@ def test_a_new_library_is_made_by_the_default(models: Path, tmp_path: Path) -> N
     again = Library.open(tmp_path / "library")
     assert again.name == shipped.DEFAULT
     assert len(again.search("red", k=1)) == 1
+
+
+# The model that comes with the package: it is whole, small enough, and finds things.
+
+FOLDER = shipped.MODELS / shipped.DEFAULT
+SHOWN = ("coffee", "flower", "coins", "horse")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    folder = tmp_path_factory.mktemp("shipped")
+    make_samples(folder / "clips", clips=[clip for clip in CLIPS if clip.name in SHOWN])
+    library = Library.open(folder / "library")
+    library.index(folder / "clips")
+    return library
+
+
+def test_it_is_whole_and_at_most_60_megabytes() -> None:
+    assert shipped.names() == ["prota-small"]
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= 60_000_000
+    assert not [path.name for path in FOLDER.iterdir() if path.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+    card = (FOLDER / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert all(word in card for word in ("Apache-2.0", "MSR-VTT", "research use", "What it is bad at"))
+    assert Relevance.load(FOLDER) is not None
+
+
+def test_its_settings_are_those_of_its_config_file() -> None:
+    model = ProTA.from_pretrained("prota-small")
+    written = Experiment.load(REPOSITORY / "configs" / "prota-small.toml")
+    for section in ("distribution", "score", "loss"):
+        assert getattr(model.config, section) == getattr(written, section)
+    assert model.config.encoder == written.encoder.replace(vision="facebook/dinov2-small")
+    assert all(bool(value.isfinite().all()) for value in read_weights(FOLDER / "model.safetensors").values())
+
+
+@pytest.mark.parametrize(
+    ("words", "clip"),
+    [
+        ("a cup of coffee on a red saucer", "coffee"),
+        ("a black and orange flower", "flower"),
+        ("a collection of ancient coins", "coins"),
+    ],
+)
+def test_it_finds_what_is_there(library: Library, words: str, clip: str) -> None:
+    first = library.search(words, k=1)[0]
+    assert Path(first.video.path).stem == clip
+    assert first.relevance is not None
+    assert first.relevance > 0.28
+
+
+@pytest.mark.parametrize("words", ["two men playing football on a field", "people cooking soup in a kitchen"])
+def test_it_says_when_something_is_not_there(library: Library, words: str) -> None:
+    assert library.search(words, k=4) == []
+
+
+def test_words_alone_are_close_to_what_they_mean() -> None:
+    model = ProTA.from_pretrained("prota-small")
+    with torch.inference_mode():
+        texts = model.text_encoder(["a man is playing a guitar", "someone plays guitar", "a cat sleeps on a sofa"])
+    mask = texts.mask.unsqueeze(-1)
+    pooled = torch.nn.functional.normalize((texts.embeddings * mask).sum(dim=1) / mask.sum(dim=1), dim=-1)
+    alike = pooled @ pooled.T
+    assert alike[0, 1] > alike[0, 2] + 0.2

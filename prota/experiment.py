@@ -75,7 +75,7 @@ class TrainConfig(Section):
     warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which rates rise")
     clip_norm: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the encoders on a GPU; scores are always fp32")
-    compile: bool = Field(False, description="compile the towers with torch.compile")
+    compile: bool = Field(False, description="compile the layers of the towers with torch.compile")
     gradient_checkpointing: bool = Field(False, description="recompute the towers' activations instead of storing them")
     frames: int = Field(
         0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"

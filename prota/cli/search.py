@@ -115,6 +115,12 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"
 
 
+def _short(path: str) -> str:
+    """Below the present folder without it, as one would type it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
 def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
@@ -132,7 +138,7 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
         table.add_row(
             str(place),
             f"{_clock(hit.start)} – {_clock(hit.end)}",
-            escape(hit.video.path),
+            escape(_short(hit.video.path)),
             "" if hit.relevance is None else f"{hit.relevance:.0%}",
             f"{hit.score:.3f}",
         )
@@ -155,7 +161,7 @@ def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int)
     if explanation.text_uncertainty is not None:
         spread = explanation.text_uncertainty
         unsure = {index for index, value in enumerate(spread.tolist()) if value > float(spread.mean() + spread.std())}
-    console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(hit.video.path)})")
+    console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(_short(hit.video.path))})")
     for side, (names, values) in enumerate(sides):
         for index, (name, value) in enumerate(zip(names, values, strict=True)):
             bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)

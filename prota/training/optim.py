@@ -11,7 +11,7 @@ from torch import nn
 from prota.experiment import TrainConfig
 from prota.model import ProTA
 
-__all__ = ["describe_groups", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
+__all__ = ["describe_groups", "layers_of", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
 
 
 def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
@@ -29,21 +29,23 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     yield "head", model.head, config.lr_new
 
 
+def layers_of(tower: nn.Module) -> list[nn.Module]:
+    """The layers of a transformer, first to last: its largest list of modules."""
+    lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
+
+
 def _tower_rates(
     name: str, tower: nn.Module, rate: float, decay: float
 ) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
     """A tower as one part, or where rates decay, layer by layer: the first, and what lies before, learn least."""
-    layers = max(
-        (part for part in tower.modules() if isinstance(part, nn.ModuleList)),
-        key=lambda part: sum(parameter.numel() for parameter in part.parameters()),
-        default=None,
-    )
-    if decay == 1 or not rate or layers is None:
+    layers = layers_of(tower)
+    if decay == 1 or not rate or not layers:
         yield name, tower, rate
         return
     for number, layer in enumerate(layers, start=1):
         yield f"{name}, layer {number}", layer, rate * decay ** (len(layers) - number)
-    inside = {id(parameter) for parameter in layers.parameters()}
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
     for path, parameter in tower.named_parameters():
         if id(parameter) not in inside:
             # What comes after the last layer is a norm.

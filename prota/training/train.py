@@ -36,7 +36,7 @@ from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder, TrainingState
 from prota.training.distributed import World, average_gradients
 from prota.training.features import FeatureClips, feature_key
-from prota.training.optim import describe_groups, make_optimiser, rate_factor, set_rates
+from prota.training.optim import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
 from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher
 
@@ -208,8 +208,10 @@ class Trainer:
         for tower in towers:
             if self.config.gradient_checkpointing:
                 tower.gradient_checkpointing_enable()  # type: ignore[operator]
-            if self.config.compile:
-                tower.compile()
+            for layer in layers_of(tower) if self.config.compile else ():
+                # Layers are all alike: one is compiled, for any number of frames or words, and serves the others. A
+                # whole tower takes minutes.
+                layer.compile(dynamic=True)
 
     def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
         frames = clips.frames.to(self.world.device, non_blocking=True)

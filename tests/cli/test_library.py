@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from prota.cli.search import _short
 from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
@@ -140,3 +141,11 @@ def test_damaged_files_are_searchable_or_listed_with_a_reason(shared: Path, tmp_
     assert outcome.reasons
     assert all("\n" not in reason for reason in outcome.reasons)
     assert "“a man”" in succeeds("search", "a man", "-l", tmp_path / "lib", "--device", "cpu")
+
+
+def test_paths_below_the_present_folder_are_shown_as_one_would_type_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _short(str(tmp_path / "clips" / "a.mp4")) == str(Path("clips") / "a.mp4")
+    assert _short("/elsewhere/a.mp4") == "/elsewhere/a.mp4"

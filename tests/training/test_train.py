@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from prota.evaluation.report import find_checkpoint
 from prota.experiment import Experiment
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
+from prota.training.optim import layers_of
 from prota.training.train import NonFiniteLossError, Trainer
 from tests.conftest import REPOSITORY
 from tests.training.runs import ALONE, TERMS, curve, log, train, trained, weights
@@ -145,6 +147,15 @@ def test_options_that_change_no_result(
         assert ours == pytest.approx(plain, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+def test_compiled_layers_give_the_same_curve(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
+    trainer = train(world_config, tmp_path / "run", "train.compile=true", stop_after=4)
+    towers = (trainer.model.text_encoder.tower.model, trainer.model.video_encoder.tower.model)
+    assert all(layer._compiled_call_impl is not None for tower in towers for layer in layers_of(tower))
+    for ours, plain in zip(curve(tmp_path / "run"), curve(uninterrupted), strict=False):
+        assert ours == pytest.approx(plain, rel=1e-3, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -153,6 +164,8 @@ def test_options_that_change_no_result(
         ["train.captions=one", "train.flip=true", "train.crop=0.5", "train.frames=2"],
         ["data.dilution=2", "loss.label_smoothing=0.1"],
         ["train.deterministic=true"],
+        ["train.captions=one", "train.captions_per_video=2", "loss.soft_targets=0.3"],
+        ["train.crop=0.5", "train.crop_per=video", "train.colour=0.3", "train.mixing=0.5", "train.layer_decay=0.8"],
     ],
 )
 def test_every_way_of_training_runs(world_config: Path, overrides: list[str], tmp_path: Path) -> None:

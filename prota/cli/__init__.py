@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -11,6 +12,9 @@ from prota.cli import ablate, calibrate, data, evaluate, export, figure, index, 
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
+
+# Wherever typer keeps it, of its own or of click's: what all mistakes in a command line are.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     name="prota",
@@ -39,7 +43,9 @@ def main() -> None:
     # the decoders that work beside them.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app()
+        code = app(standalone_mode=False)
+    except _UsageError as error:
+        _refuse(error)
     except ConfigError as error:
         _fail(str(error), 2)
     except (ValueError, OSError, RuntimeError) as error:
@@ -53,6 +59,18 @@ def main() -> None:
         if "PROTA_TRACEBACK" in os.environ:
             raise
         _fail(f"unexpected {type(error).__name__}: {first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
+
+    else:
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(error: Any) -> None:
+    """What typer would put into a box of five lines."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(2)
+    command = error.ctx.command_path if error.ctx is not None else "prota"
+    _fail(f"{error.format_message()} ({command} --help tells more)", 2)
 
 
 def _fail(message: str, code: int) -> None:

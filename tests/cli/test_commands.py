@@ -223,10 +223,9 @@ def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, world
     }
     result = prota(*(names.get(argument, argument) for argument in arguments), cwd=tmp_path)
     assert result.returncode == code, result.stderr
-    assert said in " ".join(result.stderr.replace("│", " ").split())
+    assert said in result.stderr
     assert "Traceback" not in result.stderr
-    if "Usage" not in result.stderr:
-        assert len(result.stderr.strip().splitlines()) == 1
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from prota import Config
+from prota.cli import main
 from prota.evaluation.passport import Passport
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
@@ -19,9 +22,28 @@ from tests.conftest import REPOSITORY
 
 
 def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"} | variables
-    command = [sys.executable, "-m", "prota", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+    """What `prota` says and returns.
+
+    In this process, which has torch loaded already; in one of its own where environment variables are given.
+    """
+    command = ["prota", *map(str, arguments)]
+    if variables:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"} | variables
+        command = [sys.executable, "-m", *command]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False
+        )
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.setattr(sys, "argv", command)
+        patch.setenv("COLUMNS", "120")
+        patch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
 
 
 def succeeds(*arguments: object) -> str:

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import Device, Overrides, load_experiment, progress
+from prota.cli.options import Data, Device, Overrides, load_system, progress
 
 __all__ = ["calibrate"]
 
 
 def calibrate(
     checkpoint: Annotated[Path, typer.Argument(help="run folder or model folder", show_default=False)],
-    data: Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")] = None,
+    data: Data = None,
     overrides: Overrides = None,
     device: Device = "auto",
 ) -> None:
@@ -22,13 +22,11 @@ def calibrate(
     import torch
 
     from prota.evaluation.evaluate import score_split
-    from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
+    from prota.evaluation.report import Evaluation, find_checkpoint
     from prota.library.relevance import Relevance, query_uncertainty
     from prota.library.relevance import calibrate as fit
-    from prota.training.distributed import start_world
 
-    experiment = None if data is None else load_experiment(data, overrides)
-    system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
+    system = load_system(checkpoint, data, overrides, device)
     evaluation = Evaluation(system, "val")
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(

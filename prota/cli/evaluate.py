@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from prota.cli.options import AllowMissing, BackendName, Device, Overrides, load_experiment, progress
+from prota.cli.options import (
+    AllowMissing,
+    BackendName,
+    Data,
+    Device,
+    Overrides,
+    SplitName,
+    load_system,
+    progress,
+    require_data,
+)
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
@@ -16,8 +26,6 @@ __all__ = ["evaluate"]
 
 
 Checkpoint = Annotated[Path | None, typer.Argument(help="run folder or model folder", show_default=False)]
-Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
-SplitName = Annotated[str, typer.Option(help="test, val or train")]
 Scores = Annotated[Path | None, typer.Option(help="instead of a model: any system's scores, .npy [texts, videos]")]
 Targets = Annotated[
     Path | None, typer.Option(help="with --scores: each text's video, .npy or .json; default: text i, video i")
@@ -49,8 +57,7 @@ def evaluate(
     """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix."""
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
-    if data is None and overrides:
-        raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
+    require_data(data, overrides)
     if scores is not None:
         if audit or normalisation == "qbnorm":
             raise typer.BadParameter("--audit and --normalisation qbnorm ask a model: they need a CHECKPOINT")
@@ -61,13 +68,10 @@ def evaluate(
     from rich.console import Console
 
     from prota.evaluation.audit import audit as run_audit
-    from prota.evaluation.report import Evaluation, SystemUnderTest
+    from prota.evaluation.report import Evaluation
     from prota.kernels.dispatch import using
-    from prota.training.distributed import start_world
 
-    experiment = None if data is None else load_experiment(data, overrides)
-    system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
-    evaluation = Evaluation(system, split, allow_missing)
+    evaluation = Evaluation(load_system(checkpoint, data, overrides, device), split, allow_missing)
     with using(backend), progress("evaluating") as update:
         passport, matrix = evaluation.run(
             normalisation, candidates, lambda what, done, total: update(done, total, what)

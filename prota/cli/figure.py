@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prota.cli.evaluate import Data, SplitName
-from prota.cli.options import AllowMissing, Device, Overrides, load_experiment, progress
+from prota.cli.options import AllowMissing, Data, Device, Overrides, SplitName, load_system, progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -168,14 +167,10 @@ def _score(
     checkpoint: Path, data: Path | None, overrides: list[str] | None, split: str, device: str, allow_missing: int
 ) -> RankedSplit:
     """The split as a checkpoint scores it, with a bar while it does."""
-    if data is None and overrides:
-        raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
-    from prota.evaluation.report import Evaluation, SystemUnderTest
+    system = load_system(checkpoint, data, overrides, device)
+    from prota.evaluation.report import Evaluation
     from prota.figures.ranked import RankedSplit
-    from prota.training.distributed import start_world
 
-    experiment = None if data is None else load_experiment(data, overrides)
-    system = SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
     evaluation = Evaluation(system, split, allow_missing)
     with progress(f"scoring {split}") as update:
         return RankedSplit(evaluation, lambda what, done, total: update(done, total, what))

@@ -13,21 +13,26 @@ import typer
 from prota.models import shipped
 
 if TYPE_CHECKING:
+    from prota.evaluation.report import SystemUnderTest
     from prota.experiment import Experiment
 
 __all__ = [
     "AllowMissing",
     "BackendName",
     "ConfigFile",
+    "Data",
     "Device",
     "LibraryFolder",
     "ModelName",
     "Overrides",
+    "SplitName",
     "Timeout",
     "Workers",
     "cores",
     "load_experiment",
+    "load_system",
     "progress",
+    "require_data",
 ]
 
 ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
@@ -35,6 +40,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="SECTION.FIELD=VALUE", help="override a setting; may be repeated"),
 ]
+Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
+SplitName = Annotated[str, typer.Option(help="test, val or train")]
 AllowMissing = Annotated[
     int, typer.Option(min=0, metavar="N", help="go on although up to N videos of a split are missing; recorded")
 ]
@@ -59,6 +66,21 @@ def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:
     from prota.experiment import Experiment
 
     return Experiment.load(path, overrides or ())
+
+
+def load_system(checkpoint: Path, data: Path | None, overrides: list[str] | None, device: str) -> SystemUnderTest:
+    """A run or model with its own data, or with those of another TOML file."""
+    require_data(data, overrides)
+    from prota.evaluation.report import SystemUnderTest
+    from prota.training.distributed import start_world
+
+    experiment = None if data is None else load_experiment(data, overrides)
+    return SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
+
+
+def require_data(data: Path | None, overrides: list[str] | None) -> None:
+    if data is None and overrides:
+        raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
 
 
 def cores() -> int:

@@ -18,12 +18,12 @@ __all__ = ["names_in_files", "names_in_memory"]
 def names_in_files(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A model's weights with those of every encoder in it under the names that its checkpoints have on the hub."""
     renamed = dict(weights)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        # A version that has only one name for everything.
+        return renamed
     for prefix, encoder in _encoders(model):
-        try:
-            from transformers.core_model_loading import revert_weight_conversion
-        except ImportError:
-            # A version that has only one name for everything.
-            return renamed
         own = _take(renamed, prefix)
         renamed |= {prefix + name: value for name, value in revert_weight_conversion(encoder, own).items()}
     return renamed

@@ -164,8 +164,8 @@ def calibrate(scores: Tensor, video_of_text: Tensor, uncertainty: Tensor) -> Cal
     if videos < 4:
         raise LibraryError(f"{videos} videos are too few to calibrate with: give at least 4")
     generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(videos, generator=generator)
-    background, rest = order[: min(_BACKGROUND, videos // 2)], order[min(_BACKGROUND, videos // 2) :]
+    count = min(_BACKGROUND, videos // 2)
+    background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
     sizes = [size for size in (2**power for power in range(1, 31)) if size <= len(rest)]
     sizes = [size for size in sizes if size >= _SMALLEST] or sizes
     parts = [_trials(scores, video_of_text, uncertainty, background, rest, size, generator) for size in sizes]

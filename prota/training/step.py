@@ -39,10 +39,14 @@ class StepInput:
     def __len__(self) -> int:
         return len(self.mask)
 
+    def texts_of(self, items: slice) -> slice:
+        """Where the captions of some videos stand."""
+        captions = len(self.text.ids) // len(self)
+        return slice(items.start * captions, items.stop * captions)
+
     def part(self, items: slice) -> StepInput:
         """Some of the pairs; likeness stays that of the whole batch."""
-        captions = len(self.text.ids) // len(self)
-        texts = slice(items.start * captions, items.stop * captions)
+        texts = self.texts_of(items)
         text = TextBatch(self.text.ids[texts], self.text.mask[texts])
         return StepInput(text, self.frames[items], self.mask[items], self.similar)
 
@@ -80,9 +84,8 @@ def backward_step(
     texts, videos = (_join([pair[side] for pair in encoded]) for side in (0, 1))
     terms = _loss(model, texts, videos, world, batch.similar)
     terms.total.backward()  # type: ignore[no-untyped-call]
-    captions = len(texts.mask) // len(videos.mask)
     for number, part in enumerate(parts):
-        rows = (slice(part.start * captions, part.stop * captions), part)
+        rows = (batch.texts_of(part), part)
         for tokens, whole, items in zip(encode(number, part), (texts, videos), rows, strict=True):
             if tokens.embeddings.requires_grad and whole.embeddings.grad is not None:
                 gradient = whole.embeddings.grad[items].to(tokens.embeddings.dtype)

@@ -216,6 +216,8 @@ def test_prepare_and_train_on_the_first_seconds(world_config: Path, tmp_path: Pa
         (["train", "CONFIG", "-o", "RUN", "-s", "data.captions=gone.csv"], 1, "gone.csv"),
         (["train", "CONFIG", "-o", "RUN", "-s", "data.cache=gone"], 1, "gone"),
         (["train", "CONFIG", "-o", "RUN", "--device", "abacus"], 1, "abacus"),
+        (["evaluate", "RUN", "-s", "train.seed=1"], 2, "--set changes the settings of --data CONFIG: give that too"),
+        (["calibrate", "RUN", "-s", "train.seed=1"], 2, "--set changes the settings of --data CONFIG: give that too"),
         (["evaluate"], 2, "give either a CHECKPOINT or --scores"),
         (["evaluate", "nowhere", "--device", "cpu"], 1, "nowhere"),
         (["evaluate", "--scores", "gone.npy"], 1, "gone.npy"),

@@ -107,6 +107,19 @@ def test_the_same_bytes_again_and_other_settings_are_made_anew(folder: Path, tmp
     assert read_timeline(tmp_path / "cat.mp4").fps == 3
 
 
+@pytest.mark.parametrize("fill", [1, 85])
+def test_bytes_do_not_depend_on_what_was_in_memory(folder: Path, tmp_path: Path, fill: int) -> None:
+    """x264 reads memory that it did not fill; glibc fills what it hands out with this byte."""
+    code = (
+        "import sys; from pathlib import Path; from prota.samples.making import Look, make_samples; "
+        "from prota.samples.scenes import CLIPS; "
+        "make_samples(Path(sys.argv[1]), Look(80, 60, 4), [one for one in CLIPS if one.name == 'three-scenes-1'])"
+    )
+    environment = {**os.environ, "MALLOC_PERTURB_": str(fill)}
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, cwd=REPOSITORY, check=True)
+    assert (tmp_path / "three-scenes-1.mp4").read_bytes() == (folder / "three-scenes-1.mp4").read_bytes()
+
+
 def test_clips_and_list_name_the_makers_of_the_photographs(folder: Path) -> None:
     credit = "danielbuechele on Flickr, 6061409035, CC BY 2.0"
     with av.open(str(folder / "pagoda.mp4")) as file:

@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from prota.cli import ablate, calibrate, data, evaluate, export, figure, index, library, match, samples, search, train
+from prota.cli import (
+    ablate,
+    calibrate,
+    data,
+    evaluate,
+    export,
+    figure,
+    index,
+    library,
+    match,
+    samples,
+    search,
+    serve,
+    train,
+)
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -29,6 +43,7 @@ app.add_typer(figure.app, name="figure")
 app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)
+app.command()(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ CANDIDATES = 500
 FILTERED_CANDIDATES = 1500
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
+# Some 25 MB of tokens at M = 12, D = 512.
+_ROWS_AT_ONCE = 1024
 
 
 def clean_query(text: str) -> str:
@@ -67,6 +70,11 @@ class Hit:
     """How likely it is a match; None where the model was not calibrated, or the query is a clip."""
 
 
+def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One item of a batch, without its padding."""
+    return values[place : place + 1][:, real]
+
+
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
     if query.like is None or query.like[0] != video_id:
         return False
@@ -96,14 +104,20 @@ class Searcher:
         self._tokens: PreparedTokens | None = None
         self._background: PreparedTokens | None = None
 
-    @torch.inference_mode()
     def encode(self, text: str) -> Query:
-        words = clean_query(text)
+        return self.encode_all([text])[0]
+
+    @torch.inference_mode()
+    def encode_all(self, texts: Sequence[str]) -> list[Query]:
+        """Several queries in one pass of the model, each as it would be alone."""
+        words = [clean_query(text) for text in texts]
         encoder = self.model.text_encoder
         with self.autocast():
             tokens = self.model.encode_text(words).without_source()
-        cut = len(encoder.tokenizer.pieces(words, 10_000)) > encoder.length
-        return Query(words, tokens, cut)
+        cut = [len(encoder.tokenizer.pieces(text, 10_000)) > encoder.length for text in words]
+        # Without the padding that longer neighbours brought.
+        alone = [tokens.map(partial(_alone, place, tokens.mask[place])) for place in range(len(words))]
+        return [Query(*parts) for parts in zip(words, alone, cut, strict=True)]
 
     def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
         """The k best moments, best first."""
@@ -119,20 +133,19 @@ class Searcher:
             if video_id in self._records and not _itself(query, video_id, start, end)
         ]
         hits = [self._hit(query, moment) for moment in find_moments(found, k)]
-        return self._judged(query, hits)
+        judged = self.judged(query, [hit.score for hit in hits])
+        return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
     @torch.inference_mode()
-    def _judged(self, query: Query, hits: list[Hit]) -> list[Hit]:
-        """Hits with their relevance, where there is a way to tell."""
-        if self.relevance is None or query.like is not None or not hits:
-            return hits
+    def judged(self, query: Query, scores: Sequence[float]) -> list[float] | list[None]:
+        """The relevance of results with these scores, where there is a way to tell."""
+        if self.relevance is None or query.like is not None or not scores:
+            return [None] * len(scores)
         if self._background is None:
             self._background = self.relevance.background.to(self.device)
         background = self.model.score(query.tokens, self._background)[0].cpu()
         uncertainty = float(query_uncertainty(query.tokens)[0])
-        scores = torch.tensor([hit.score for hit in hits])
-        judged = self.relevance.of(scores, background, uncertainty, self.store.count())
-        return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
+        return self.relevance.of(torch.tensor(scores), background, uncertainty, self.store.count())
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""
@@ -173,10 +186,23 @@ class Searcher:
         allowed[torch.tensor(rows, dtype=torch.long)] = True
         return allowed.to(self.device)
 
+    def warm(self) -> None:
+        """Read what every search will need, before the first."""
+        self._all_tokens()
+
     def _all_tokens(self) -> PreparedTokens:
         if self._tokens is None:
             self._tokens = stored_tokens(self.store.tokens(), self.device)
         return self._tokens
+
+    @torch.inference_mode()
+    def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
+        """Of these segments, in the order given."""
+        found: list[float] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = stored_tokens(self.store.tokens(rows[start : start + _ROWS_AT_ONCE]), self.device)
+            found += self.model.score(query.tokens, some)[0].tolist()
+        return found
 
     def explain(self, query: Query, row: int) -> Explanation:
         """What the score of one segment is made of."""

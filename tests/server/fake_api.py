@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -171,6 +172,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Security-Policy", CSP)
         self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")  # nothing lives on when the server stops
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
@@ -182,6 +184,10 @@ class Handler(BaseHTTPRequestHandler):
     def problem(self, status: int, title: str, detail: str, **headers: str) -> None:
         body = {"type": "about:blank", "title": title, "status": status, "detail": detail}
         self.send(json.dumps(body).encode(), "application/problem+json", status, **headers)
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # pages are left
+            super().handle()
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
@@ -230,7 +236,9 @@ class Handler(BaseHTTPRequestHandler):
         if rest == ["segments"]:
             rows = [row for row, (other, _, _) in enumerate(world.rows) if other is clip]
             found = [world.moment(row, world.relevance(row, given.get("q", ""))) for row in rows]
-            return self.json([{name: one[name] for name in ("segment", "start", "end", "score", "relevance")} for one in found])
+            return self.json(
+                [{name: one[name] for name in ("segment", "start", "end", "score", "relevance")} for one in found]
+            )
         if rest != ["stream"]:
             facts = {"duration": clip.seconds, "size": clip.path.stat().st_size, "codec": "vp8", "title": clip.title}
             return self.json({"video": clip.id, "folder": clip.folder, "modified": clip.modified, **facts})

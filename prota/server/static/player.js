@@ -1,235 +1,204 @@
 // A moment, playing: the original from there on, every match on a timeline, and why.
 import * as api from "./api.js";
-import { $, clock, count, el, levels, span } from "./dom.js";
+import { $, button, clock, el, levels, span } from "./dom.js";
 import * as why from "./why.js";
 
 const dialog = $("player");
 const video = $("video");
+const play = () => video.play().catch(() => {}); // not allowed before a click: it waits at the moment
 
 export class Player {
-  constructor(route, actions) {
-    this.route = route;
-    this.actions = actions;
-    this.moment = null;
-    this.marks = [];
-    this.stop = new AbortController();
-    dialog.addEventListener("cancel", (event) => { event.preventDefault(); route.close(); });
-    dialog.addEventListener("click", (event) => { if (event.target === dialog) route.close(); });
-    dialog.addEventListener("keydown", (event) => this.key(event));
-    $("player-close").addEventListener("click", () => route.close());
-    $("why-toggle").addEventListener("click", () => this.toggleWhy());
-    $("player-like").addEventListener("click", () => actions.like(this.moment));
-    $("mark-prev").addEventListener("click", () => this.hop(-1));
-    $("mark-next").addEventListener("click", () => this.hop(1));
-    $("copy").addEventListener("click", () => this.copy());
-    $("track").addEventListener("click", (event) => {
-      const box = $("track").getBoundingClientRect();
-      this.seek(((event.clientX - box.left) / box.width) * this.length());
-    });
-    video.addEventListener("timeupdate", () => this.tick());
-    video.addEventListener("durationchange", () => this.layout());
-    video.addEventListener("error", () => this.broken());
-  }
+	constructor(route, actions) {
+		Object.assign(this, { route, actions, moment: null, marks: [], stop: new AbortController() });
+		dialog.addEventListener("cancel", (event) => { event.preventDefault(); route.close(); });
+		dialog.addEventListener("keydown", (event) => this.key(event));
+		dialog.addEventListener("click", (event) => {
+			const run = {
+				player: () => route.close(), "player-close": () => route.close(), "player-like": () => actions.like(this.moment),
+				"why-toggle": () => this.toggle(), "mark-prev": () => this.hop(-1), "mark-next": () => this.hop(1), copy: () => this.copy(),
+				track: () => this.seek((event.offsetX / event.target.clientWidth) * this.length),
+			}[(event.target.closest("button") || event.target).id];
+			run?.();
+		});
+		video.addEventListener("timeupdate", () => this.tick());
+		video.addEventListener("durationchange", () => this.layout());
+		video.addEventListener("error", () => this.broken());
+	}
 
-  get open() { return dialog.open; }
+	get length() { return video.duration || this.moment?.duration || this.moment?.end || 1; }
 
-  length() { return Number.isFinite(video.duration) && video.duration ? video.duration : this.moment?.duration || this.moment?.end || 1; }
+	show(moment, state) {
+		const other = !dialog.open || this.moment.video !== moment.video;
+		this.stop.abort();
+		this.stop = new AbortController();
+		Object.assign(this, { moment, query: state.q, explained: null });
+		this.title();
+		$("about").textContent = "";
+		$("why-toggle").hidden = !state.q;
+		this.setMarks(this.actions.siblings(moment));
+		if (!dialog.open) dialog.showModal();
+		video.focus();
+		if (other) this.load(moment.start);
+		else this.seek(moment.start);
+		this.details(moment, this.stop.signal);
+		this.explain(state.why);
+	}
 
-  show(moment, state) {
-    const fresh = this.moment?.video !== moment.video || !dialog.open;
-    this.stop.abort();
-    this.stop = new AbortController();
-    this.moment = moment;
-    this.query = state.q;
-    $("player-title").textContent = moment.title || "…";
-    $("player-where").textContent = [moment.folder, span(moment)].filter(Boolean).join(" · ");
-    $("about").textContent = "";
-    $("why-toggle").hidden = !state.q;
-    $("video-error").hidden = true;
-    video.hidden = false;
-    this.explained = null;
-    this.setMarks(this.actions.siblings(moment));
-    if (!dialog.open) dialog.showModal();
-    if (fresh) {
-      video.src = api.stream(moment.video);
-      video.addEventListener("loadedmetadata", () => this.seek(this.moment.start), { once: true, signal: this.stop.signal });
-    } else this.seek(moment.start);
-    video.focus();
-    video.play().catch(() => {}); // not allowed without a click: it waits at the moment
-    this.details(moment, this.stop.signal);
-    this.showWhy(state.why);
-  }
+	hide() {
+		if (!dialog.open) return;
+		this.stop.abort();
+		const { moment } = this;
+		this.moment = null;
+		video.removeAttribute("src");
+		video.load();
+		dialog.close();
+		this.actions.closed(moment);
+	}
 
-  hide() {
-    if (!dialog.open) return;
-    this.stop.abort();
-    video.pause();
-    video.removeAttribute("src");
-    video.load();
-    dialog.close();
-    $("why").replaceChildren();
-    this.actions.closed(this.moment);
-    this.moment = null;
-  }
+	load(at) {
+		$("video-error").hidden = true;
+		video.hidden = false;
+		video.addEventListener("loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
+		video.src = api.stream(this.moment.video);
+		play();
+	}
 
-  async details(moment, signal) {
-    try {
-      const [about, found] = await Promise.all([
-        api.video(moment.video, signal), this.query ? api.segments(moment.video, this.query, signal) : null]);
-      const path = about.path || moment.title || "";
-      const name = moment.title || path.split(/[\\/]/).pop();
-      Object.assign(moment, { title: name, duration: about.duration || moment.duration, path });
-      $("player-title").textContent = name;
-      const size = about.size ? `${(about.size / 1e6).toFixed(about.size < 1e7 ? 1 : 0)} MB` : "";
-      $("about").textContent = [clock(about.duration || 0), about.codec, size].filter(Boolean).join(" · ");
-      $("about").title = path;
-      this.codec = about.codec;
-      if (found) this.setMarks(found);
-      if (moment.segment == null && found?.length) {
-        const near = (other) => Math.abs(other.start - moment.start) + Math.abs(other.end - moment.end);
-        moment.segment = found.reduce((a, b) => (near(b) < near(a) ? b : a)).segment;
-        this.showWhy(!$("why").hidden);
-      }
-    } catch (error) {
-      if (error.name !== "AbortError") this.actions.failed(error);
-    }
-  }
+	title() {
+		$("player-title").textContent = this.moment.title || "…";
+		$("player-where").textContent = [this.moment.folder, span(this.moment)].filter(Boolean).join(" · ");
+	}
 
-  setMarks(found) {
-    const strength = levels(found.map((mark) => mark.relevance ?? mark.score));
-    this.marks = found.map((mark, i) => ({ ...mark, level: strength[i] })).sort((a, b) => a.start - b.start);
-    const nodes = this.marks.map((mark) => el("button", {
-      type: "button", tabindex: "-1", class: "mark", title: span(mark), vars: { level: mark.level },
-      "aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,
-      on: { click: () => this.goto(mark) },
-    }));
-    $("marks").replaceChildren(...nodes);
-    $("marks").ariaLabel = count(found.length, "matching segment");
-    $("mark-prev").hidden = $("mark-next").hidden = found.length < 2;
-    this.layout();
-  }
+	async details(moment, signal) {
+		try {
+			const [about, found] = await Promise.all([
+				api.video(moment.video, signal), this.query ? api.segments(moment.video, this.query, signal) : null]);
+			Object.assign(moment, { title: about.title || moment.title, folder: about.folder, duration: about.duration });
+			this.codec = about.codec;
+			if (found?.length && moment.segment == null) {
+				const far = (mark) => Math.abs(mark.start - moment.start) + Math.abs(mark.end - moment.end);
+				moment.segment = found.reduce((a, b) => (far(b) < far(a) ? b : a)).segment;
+				this.explain(this.route.state.why);
+			}
+			this.title();
+			$("about").textContent = [clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
+			if (found) this.setMarks(found);
+		} catch (error) {
+			if (error.name !== "AbortError") this.actions.failed(error);
+		}
+	}
 
-  layout() {
-    const length = this.length();
-    [...$("marks").children].forEach((node, i) => {
-      const mark = this.marks[i];
-      node.style.setProperty("--from", mark.start / length);
-      node.style.setProperty("--to", Math.min(1, mark.end / length));
-    });
-    this.tick();
-  }
+	setMarks(found) {
+		const spread = levels(found.map((mark) => mark.score));
+		this.marks = found.map((mark, i) => ({ ...mark, level: mark.relevance ?? spread[i] })).sort((a, b) => a.start - b.start);
+		$("marks").replaceChildren(...this.marks.map((mark) => el("button", {
+			type: "button", class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
+			"aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,
+		})));
+		$("mark-prev").hidden = $("mark-next").hidden = found.length < 2;
+		this.layout();
+	}
 
-  tick() {
-    if (!this.moment) return;
-    $("head").style.setProperty("--at", Math.min(1, video.currentTime / this.length()));
-    const nodes = [...$("marks").children];
-    const at = this.at();
-    nodes.forEach((node, i) => {
-      const on = i === at;
-      if (on !== (node.ariaCurrent === "true")) node.ariaCurrent = on ? "true" : null;
-      if (!nodes.includes(document.activeElement)) node.tabIndex = i === Math.max(0, at) ? 0 : -1;
-    });
-  }
+	layout() {
+		[...$("marks").children].forEach((node, i) => {
+			node.style.setProperty("--from", this.marks[i].start / this.length);
+			node.style.setProperty("--to", Math.min(1, this.marks[i].end / this.length));
+		});
+		this.tick();
+	}
 
-  /** The match that is playing: the one asked for where several overlap, else the last that began. */
-  at() {
-    const now = video.currentTime + 0.05;
-    const inside = (mark) => mark.start <= now && now < mark.end;
-    const asked = this.marks.findIndex((mark) => Math.abs(mark.start - this.moment.start) < 0.05 && inside(mark));
-    return asked >= 0 ? asked : this.marks.findLastIndex(inside);
-  }
+	tick() {
+		if (!this.moment) return;
+		$("head").style.setProperty("--at", video.currentTime / this.length);
+		const at = this.at();
+		[...$("marks").children].forEach((node, i) => {
+			node.ariaCurrent = i === at ? "true" : null;
+			node.tabIndex = i === Math.max(0, at) ? 0 : -1;
+		});
+	}
 
-  seek(seconds) { video.currentTime = Math.max(0, Math.min(seconds, this.length())); this.tick(); }
+	/** The match that is playing: where several overlap the one asked for, else the last that began. */
+	at() {
+		const now = video.currentTime + 0.05;
+		const inside = (mark) => mark.start <= now && now < mark.end;
+		const asked = this.marks.findIndex((mark) => Math.abs(mark.start - this.moment.start) < 0.05 && inside(mark));
+		return asked >= 0 ? asked : this.marks.findLastIndex(inside);
+	}
 
-  goto(mark) {
-    Object.assign(this.moment, { start: mark.start, end: mark.end, segment: mark.segment });
-    this.moment = { ...this.moment };
-    $("player-where").textContent = [this.moment.folder, span(mark)].filter(Boolean).join(" · ");
-    this.seek(mark.start);
-    video.play().catch(() => {});
-    this.explained = null;
-    if (!$("why").hidden) this.showWhy(true);
-  }
+	seek(seconds) { video.currentTime = Math.max(0, Math.min(seconds, this.length)); this.tick(); }
 
-  hop(step) {
-    if (!this.marks.length) return;
-    const now = video.currentTime;
-    const at = this.at();
-    const next = at >= 0 ? at + step
-      : step > 0 ? this.marks.findIndex((mark) => mark.start > now) : this.marks.findLastIndex((mark) => mark.start < now);
-    const mark = this.marks[(next + this.marks.length) % this.marks.length];
-    this.goto(mark);
-    const nodes = [...$("marks").children];
-    if (nodes.includes(document.activeElement)) nodes[this.marks.indexOf(mark)].focus();
-  }
+	jump({ start, end, segment }) {
+		this.moment = { ...this.moment, start, end, segment, version: null };
+		this.seek(start);
+		play();
+		this.route.go({ open: this.moment }, true);
+		this.title();
+		this.explain(this.route.state.why);
+	}
 
-  toggleWhy() { this.route.go({ why: $("why").hidden }, { replace: true }); }
+	hop(step) {
+		const { marks } = this;
+		const now = video.currentTime;
+		const at = this.at();
+		const next = at >= 0 ? at + step : marks.findIndex((mark) => mark.start > now) - (step < 0 ? 1 : 0);
+		const index = (next + marks.length) % marks.length;
+		const inMarks = document.activeElement.closest("#marks");
+		this.jump(marks[index]);
+		if (inMarks) $("marks").children[index].focus();
+	}
 
-  async showWhy(open) {
-    open = open && !!this.query;
-    $("why").hidden = !open;
-    dialog.classList.toggle("explaining", open);
-    $("why-toggle").ariaExpanded = String(open);
-    const { moment } = this;
-    if (!open || moment.segment == null || this.explained === moment.segment) return;
-    this.explained = moment.segment;
-    const { signal } = this.stop;
-    $("why").replaceChildren(el("p", { class: "wait" }, "Taking the score apart …"));
-    try {
-      const answer = await api.explain(this.query, moment.segment, signal);
-      if (this.explained === moment.segment) why.draw($("why"), answer, moment.video, (time) => this.seek(time), signal);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.explained = null;
-      $("why").replaceChildren(el("p", { class: "wait" }, error.message, " ",
-        el("button", { type: "button", on: { click: () => this.showWhy(true) } }, "Try again")));
-    }
-  }
+	toggle() { if (this.query) this.route.go({ why: $("why").hidden }, true); }
 
-  async broken() {
-    if (!this.moment || !video.getAttribute("src")) return;
-    const gone = await api.library().then(() => false, () => true);
-    const kind = this.codec ? ` (${this.codec})` : "";
-    $("video-error").replaceChildren(gone ? "The server does not answer just now. " : `This browser cannot play the file${kind}. `,
-      gone ? el("button", { type: "button", on: { click: () => this.again() } }, "Try again")
-        : el("a", { href: api.stream(this.moment.video), download: this.moment.title || "video" }, "Save the original"));
-    $("video-error").hidden = false;
-    video.hidden = true;
-  }
+	async explain(open) {
+		open = open && !!this.query;
+		$("why").hidden = !open;
+		dialog.classList.toggle("explaining", open);
+		$("why-toggle").ariaExpanded = String(open);
+		const { moment, stop: { signal } } = this;
+		if (!open || moment.segment == null || this.explained === moment.segment) return;
+		this.explained = moment.segment;
+		if (!$("why").firstChild) $("why").textContent = "Taking the score apart …";
+		try {
+			const answer = await api.explain(this.query, moment, signal);
+			if (this.explained === moment.segment) why.draw($("why"), answer, moment.video, (time) => this.seek(time), signal);
+		} catch (error) {
+			if (error.name === "AbortError") return;
+			this.explained = null;
+			$("why").replaceChildren(`${error.message} `, button(() => this.explain(true), "Try again"));
+		}
+	}
 
-  /** After the server was away: the same moment once more. */
-  again() {
-    if (!this.moment || (!video.error && $("video-error").hidden)) return;
-    const at = video.currentTime || this.moment.start;
-    $("video-error").hidden = true;
-    video.hidden = false;
-    video.addEventListener("loadedmetadata", () => this.seek(at), { once: true });
-    video.src = api.stream(this.moment.video);
-    video.play().catch(() => {});
-  }
+	async broken() {
+		if (!this.moment || !video.getAttribute("src")) return;
+		const there = await api.library().catch(() => null);
+		$("video-error").replaceChildren(...(there
+			? [`This browser cannot play the file (${this.codec || "unknown codec"}). `,
+				el("a", { href: api.stream(this.moment.video), download: this.moment.title || "" }, "Save the original")]
+			: ["The server does not answer just now."]));
+		$("video-error").hidden = false;
+		video.hidden = true;
+	}
 
-  async copy() {
-    const label = $("copy").querySelector("span");
-    try { await navigator.clipboard.writeText(location.href); label.textContent = "Copied"; } catch { label.textContent = "Copy the address bar"; }
-    setTimeout(() => { label.textContent = "Copy link"; }, 1500);
-  }
+	/** After the server was away: the same place once more. */
+	again() { if (this.moment && video.error) this.load(video.currentTime || this.moment.start); }
 
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const onButton = event.target.closest("button, a");
-    const onMark = event.target.closest(".mark");
-    const run = {
-      ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(video.currentTime - 5)),
-      ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
-      n: () => this.hop(1), p: () => this.hop(-1),
-      w: () => this.query && this.toggleWhy(), l: () => this.actions.like(this.moment),
-      m: () => { video.muted = !video.muted; },
-      f: () => (document.fullscreenElement ? document.exitFullscreen() : video.requestFullscreen?.()),
-      " ": onButton ? null : () => (video.paused ? video.play().catch(() => {}) : video.pause()),
-    }[event.key];
-    if (!run || (event.target.closest(".scroll") && event.key.startsWith("Arrow"))) return;
-    event.preventDefault();
-    event.stopPropagation();
-    run();
-  }
+	async copy() {
+		const said = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy the address instead");
+		$("copy").textContent = said;
+		setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
+	}
+
+	key(event) {
+		const { target, key } = event;
+		const onMark = target.closest(".mark");
+		const run = {
+			ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(video.currentTime - 5)),
+			ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
+			n: () => this.hop(1), p: () => this.hop(-1), w: () => this.toggle(), l: () => this.actions.like(this.moment),
+			m: () => { video.muted = !video.muted; }, f: () => video.requestFullscreen(),
+			" ": target.closest("button, a") ? null : () => (video.paused ? play() : video.pause()),
+		}[key];
+		if (!run || event.ctrlKey || event.metaKey || event.altKey || (target.closest(".scroll") && key.startsWith("Arrow"))) return;
+		event.preventDefault();
+		run();
+	}
 }

@@ -1,86 +1,68 @@
 // Why a moment was found: words × frames. Size and number say what colour says, too.
 import { stream } from "./api.js";
-import { clock, el, levels } from "./dom.js";
+import { button, clock, el, levels } from "./dom.js";
 
+const short = (value) => value.toFixed(2).replace("-", "−").replace("0.", ".");
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
+const name = (word) => el("span", { class: word.unsure ? "unsure" : "" }, word.text);
 
-/** Small pictures of the frames, taken from the video itself, one after the other; none where it cannot be played. */
+/** Small pictures of the frames, taken from the video itself one after the other; none where it cannot be played. */
 async function pictures(video, frames, canvases, signal) {
-  const source = el("video", { preload: "auto", playsinline: true });
-  source.muted = true;
-  const arrived = (name) => new Promise((done, fail) => {
-    source.addEventListener(name, done, { once: true });
-    source.addEventListener("error", fail, { once: true });
-    signal.addEventListener("abort", fail, { once: true });
-  });
-  try {
-    source.src = stream(video);
-    await arrived("loadeddata");
-    for (const [i, frame] of frames.entries()) {
-      const there = arrived("seeked");
-      source.currentTime = Math.min(frame.time, Math.max(0, source.duration - 0.05));
-      await there;
-      const canvas = canvases[i];
-      canvas.height = Math.round((canvas.width * source.videoHeight) / source.videoWidth) || 40;
-      canvas.getContext("2d").drawImage(source, 0, 0, canvas.width, canvas.height);
-      canvas.classList.add("on");
-    }
-  } catch { /* the times alone will do */ } finally {
-    source.removeAttribute("src");
-    source.load();
-  }
+	const source = el("video", { preload: "auto" });
+	const arrived = (event) => new Promise((done, fail) => {
+		source.addEventListener(event, done, { once: true });
+		source.addEventListener("error", fail);
+		signal.addEventListener("abort", fail);
+	});
+	try {
+		source.muted = true;
+		source.src = stream(video);
+		await arrived("loadeddata");
+		for (const [i, canvas] of canvases.entries()) {
+			const there = arrived("seeked");
+			source.currentTime = Math.min(frames[i].time, source.duration - 0.05);
+			await there;
+			canvas.height = (canvas.width * source.videoHeight) / source.videoWidth;
+			canvas.getContext("2d").drawImage(source, 0, 0, canvas.width, canvas.height);
+			canvas.classList.add("on");
+		}
+	} catch { /* the times alone will do */ }
+	source.removeAttribute("src");
+	source.load();
 }
 
-function sentence(words) {
-  const strengths = levels(words.map((word) => word.contribution));
-  return el("p", { class: "sentence" }, ...words.flatMap((word, i) => [
-    el("span", { class: word.unsure ? "word unsure" : "word", vars: { level: strengths[i] } }, word.text), " "]));
-}
-
-function row(word, values, strengths, best, frames, share) {
-  const name = el("th", { scope: "row" },
-    el("span", { class: word.unsure ? "unsure" : "" }, word.text), word.unsure ? el("small", {}, " unsure") : null);
-  const cells = values.map((value, i) => el("td", {
-    class: i === best ? "best" : "", vars: { level: strengths[i] }, title: `“${word.text}” at ${clock(frames[i].time)}: ${value.toFixed(3)}`,
-  }, el("i", {}), el("b", {}, value.toFixed(2).replace("-", "−").replace(/^(−?)0\./, "$1."))));
-  return el("tr", {}, name, ...cells,
-    el("td", { class: "weight" }, el("span", { class: "meter", vars: { share } }), `${Math.round(word.weight * 100)} %`),
-    el("td", { class: "adds" }, signed(word.contribution)));
-}
-
-function table(answer, video, seek, signal) {
-  const { words, frames, similarities } = answer;
-  const flat = levels(similarities.flat());
-  const wide = frames.length;
-  const heaviest = Math.max(...words.map((word) => word.weight), 1e-9);
-  const canvases = frames.map(() => el("canvas", { width: 112, height: 63, "aria-hidden": "true" }));
-  const heads = frames.map((frame, i) => el("th", { scope: "col" }, el("button", {
-    type: "button", title: `Play from ${clock(frame.time)}`, on: { click: () => seek(frame.time) },
-  }, canvases[i], clock(frame.time))));
-  const rows = words.map((word, n) => {
-    const best = similarities[n].indexOf(Math.max(...similarities[n]));
-    return row(word, similarities[n], flat.slice(n * wide, (n + 1) * wide), best, frames, word.weight / heaviest);
-  });
-  const most = Math.max(...frames.map((frame) => frame.weight), 1e-9);
-  const foot = el("tr", {}, el("th", { scope: "row" }, "weight"), ...frames.map((frame) => el("td", {},
-    el("span", { class: "pillar", vars: { share: frame.weight / most } }), el("b", {}, `${Math.round(frame.weight * 100)} %`))),
-  el("td", {}), el("td", { class: "adds" }));
-  pictures(video, frames, canvases, signal);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Words by frames" },
-    el("table", { class: "heat" },
-      el("caption", { class: "hidden" }, "How alike each word and each frame are"),
-      el("thead", {}, el("tr", {}, el("td", {}), ...heads, el("th", { scope: "col" }, "weight"), el("th", { scope: "col" }, "adds"))),
-      el("tbody", {}, ...rows), el("tfoot", {}, foot)));
+function table({ words, frames, similarities }, video, seek, signal) {
+	const flat = levels(similarities.flat());
+	const [heaviest, most] = [words, frames].map((side) => Math.max(...side.map((one) => one.weight), 1e-9));
+	const canvases = frames.map(() => el("canvas", { width: 128, "aria-hidden": "true" }));
+	const heads = frames.map(({ time }, i) => el("th", { scope: "col" }, button(() => seek(time), canvases[i], clock(time))));
+	const rows = words.map((word, n) => {
+		const best = Math.max(...similarities[n]);
+		const cells = similarities[n].map((value, i) => el("td", {
+			class: value === best ? "best" : "", vars: { level: flat[n * frames.length + i] },
+		}, el("i"), el("b", {}, short(value))));
+		return el("tr", {}, el("th", { scope: "row" }, name(word), word.unsure ? el("small", {}, " unsure") : null), ...cells,
+			el("td", {}, el("span", { class: "meter", vars: { share: word.weight / heaviest } }), word.weight.toFixed(2)),
+			el("td", {}, signed(word.contribution)));
+	});
+	const foot = (label, draw) => el("tr", {}, el("th", { scope: "row" }, label), ...frames.map(draw), el("td"), el("td"));
+	pictures(video, frames, canvases, signal);
+	return el("table", { class: "heat" },
+		el("caption", { class: "hidden" }, "How alike each word and each frame are"),
+		el("thead", {}, el("tr", {}, el("td"), ...heads, ...["weight", "adds"].map((text) => el("th", { scope: "col" }, text)))),
+		el("tbody", {}, ...rows),
+		el("tfoot", {}, foot("weight", ({ weight }) => el("td", {},
+			el("span", { class: "pillar", vars: { share: weight / most } }), el("b", {}, short(weight)))),
+		foot("adds", ({ contribution }) => el("td", {}, el("b", {}, signed(contribution))))));
 }
 
 export function draw(place, answer, video, seek, signal) {
-  const unsure = answer.words.some((word) => word.unsure);
-  place.replaceChildren(
-    el("h3", {}, "Why this moment"),
-    sentence(answer.words),
-    table(answer, video, seek, signal),
-    el("p", { class: "legend" },
-      "A larger square: word and frame are more alike. ", el("span", { class: "ring" }), " the frame a word fits best. ",
-      unsure ? el("span", {}, el("span", { class: "unsure" }, "Underlined"), " words are those the model is unsure of. ") : "",
-      `The score, ${answer.score.toFixed(3)}, is half of what the words add and half of what the frames add.`));
+	const strong = levels(answer.words.map((word) => word.contribution));
+	const sentence = answer.words.flatMap((word, i) => [el("span", { class: "word", vars: { level: strong[i] } }, name(word)), " "]);
+	place.replaceChildren(
+		el("p", { class: "sentence" }, ...sentence),
+		el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Words by frames" }, table(answer, video, seek, signal)),
+		el("p", { class: "legend" }, "The larger a square, the more alike are word and frame; ", el("span", { class: "ring" }),
+			" is where a word fits best. ", el("span", { class: "unsure" }, "Underlined"),
+			` are words the model is unsure of. What all words and frames add makes the score: ${answer.score.toFixed(3)}.`));
 }

@@ -79,7 +79,9 @@ async def segments(given: Given, video: VideoId, q: Words | None = None) -> list
         return await given.work(lambda: timeline(view, video, query))
 
 
-@router.api_route("/videos/{video}/stream", methods=["GET", "HEAD"], response_class=Response)
+# Described once: HEAD is GET without the content.
+@router.head("/videos/{video}/stream", include_in_schema=False, response_class=Response)
+@router.get("/videos/{video}/stream", response_class=Response)
 def stream(given: Given, request: Request, video: VideoId) -> Response:
     """The original file, whole or a range of its bytes."""
     record = given.engine.record(video)

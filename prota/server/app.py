@@ -55,6 +55,7 @@ def create_app(library: Path, options: ServerOptions | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,
         responses={"4XX": problem, 503: problem},
         # Its own answer for what is not valid would be described beside ours.
         generate_unique_id_function=lambda route: route.name,

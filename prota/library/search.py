@@ -132,7 +132,7 @@ class Searcher:
             for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
             if video_id in self._records and not _itself(query, video_id, start, end)
         ]
-        hits = [self._hit(query, moment) for moment in find_moments(found, k)]
+        hits = self._hits(query, find_moments(found, k))
         judged = self.judged(query, [hit.score for hit in hits])
         return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
@@ -210,11 +210,23 @@ class Searcher:
 
     def frame_times(self, row: int) -> list[float]:
         """Seconds of the frames of a segment, in the order of its explanation."""
-        times = self.store.segments(["times"], rows=[row])["times"].to_pylist()[0]
-        return [float(value) for value in times if value is not None and not np.isnan(value)]
+        return self._times([row])[0]
 
-    def _hit(self, query: Query, moment: Moment) -> Hit:
-        best = int(self.explain(query, moment.row).video_contributions.argmax())
-        times = self.frame_times(moment.row)
-        record = self._records[moment.video_id]
-        return Hit(record, moment.start, moment.end, moment.score, times[min(best, len(times) - 1)], moment.row)
+    def _times(self, rows: Sequence[int]) -> list[list[float]]:
+        times = self.store.segments(["times"], rows=rows)["times"].to_pylist()
+        return [[float(value) for value in row if value is not None and not np.isnan(value)] for row in times]
+
+    @torch.inference_mode()
+    def _hits(self, query: Query, moments: Sequence[Moment]) -> list[Hit]:
+        """Moments with their videos and best frames; what that takes is read at once for all of them."""
+        if not moments:
+            return []
+        rows = [moment.row for moment in moments]
+        tokens = stored_tokens(self.store.tokens(rows), self.device) if self._tokens is None else self._tokens[rows]
+        hits = []
+        for place, (moment, times) in enumerate(zip(moments, self._times(rows), strict=True)):
+            best = int(self.model.explain(query.tokens, tokens[place : place + 1]).video_contributions.argmax())
+            best_time = times[min(best, len(times) - 1)]
+            record = self._records[moment.video_id]
+            hits.append(Hit(record, moment.start, moment.end, moment.score, best_time, moment.row))
+        return hits

@@ -28,7 +28,8 @@ STATIC = Path(__file__).resolve().parents[2] / "prota" / "server" / "static"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
-    "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    "connect-src 'self'; font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'"
 )
 SEGMENT, STEP, FPS = 8.0, 4.0, 8
 
@@ -269,8 +270,8 @@ class Handler(BaseHTTPRequestHandler):
             path = json.loads(body)["path"]
             if not path.startswith("/videos"):
                 return self.problem(403, "Not allowed", f"{path} is not under a folder this server may read: /videos")
-            job = {"id": f"job{len(world.jobs)}", "path": path, "state": "running", "files_done": 3, "files": 12,
-                   "hours": 0.4, "rate": 41.0, "left_seconds": 130, "bad": ["broken.mp4: not a video"]}  # fmt: skip
+            job = {"id": f"{len(world.jobs):016x}", "path": path, "state": "running", "detail": "", "found": 12,
+                   "done": 3, "indexed": 2, "unchanged": 0, "bad": 1, "segments": 9, "seconds": 1440.0, "share": 0.25}  # fmt: skip
             world.jobs[str(job["id"])] = job
             return self.json(job, 202)
         like = json.loads(body) if body.startswith(b"{") else {"video": world.clips[0].id}

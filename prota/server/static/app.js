@@ -1,6 +1,6 @@
 // The page: what the address says is searched, shown and opened.
 import * as api from "./api.js";
-import { $, button, count, el, hours, span } from "./dom.js";
+import { $, button, count, el, hours, on, span } from "./dom.js";
 import * as grid from "./grid.js";
 import { Library } from "./library.js";
 import { Player } from "./player.js";
@@ -92,7 +92,7 @@ async function ask(state, signal) {
 	if (!state.upload) return api.search(state.q, state.filters, signal);
 	const file = uploads.get(state.upload);
 	if (file) return api.upload(file, signal);
-	throw new api.Problem(404, { title: "This search began with a file", detail: "A link does not carry it along. Choose the picture or clip again." });
+	throw new api.Problem(404, { title: "The file is gone", detail: "Choose the picture or clip again." });
 }
 
 function failed(error) {
@@ -132,7 +132,7 @@ function show(state) {
 	const cut = answer.cut ? " · the model reads only the beginning of a text this long" : "";
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
 	if (!moments.length && weaker.length) notice("No good match", "This library does not seem to have what you describe.");
-	else if (!moments.length) notice("Nothing here", Object.keys(state.filters).length ? "No video passes these filters." : "There is nothing to compare with yet.");
+	else if (!moments.length) notice("Nothing here", Object.keys(state.filters).length ? "No video passes these filters." : "The library is empty.");
 	if (weaker.length && !state.all) {
 		$(moments.length ? "more" : "notice").append(button(() => { route.go({ all: true }, true); grid.focus(weaker[0]); }, `Show ${count(weaker.length, "weaker result")}`));
 	} else if (weaker.length) {
@@ -149,8 +149,8 @@ function likeness({ like, upload }) {
 	if (place.hidden) return;
 	const file = uploads.get(upload);
 	const near = like && shown().find((other) => other.video === like.video);
-	const picture = el("img", { alt: "", src: near ? near.thumbnail : file?.type.startsWith("image/") ? URL.createObjectURL(file) : null });
-	if (!picture.src) picture.hidden = true;
+	const picture = el("img", { alt: "", src: near?.thumbnail ?? (file?.type.startsWith("image/") ? URL.createObjectURL(file) : null) });
+	picture.hidden = !picture.src;
 	place.replaceChildren(picture, el("p", {}, "Moments that look like ", el("strong", {}, like ? `${near?.title || "a moment"}, ${span(like)}` : upload)), button(home, "Clear"));
 }
 
@@ -163,25 +163,24 @@ function start() {
 	const { facts } = library;
 	if (!facts) return;
 	const empty = facts.state !== "loading" && !facts.videos;
-	$("summary").textContent = empty ? "There are no videos here yet." : `Describe it in your own words. ${count(facts.videos, "video")}, ${hours(facts.hours)}.`;
+	$("summary").textContent = `Describe it in your own words. ${count(facts.videos, "video")}, ${hours(facts.hours)}.`;
 	const chips = past().slice(0, 6).map((q) => el("li", {}, el("a", {
 		href: link({ ...NOTHING, filters: {}, q }), on(event) { event.preventDefault(); enter(q); } }, q)));
 	$("start").replaceChildren(empty ? el("div", { class: "empty" }, el("h2", {}, "Add your first videos"),
-		el("p", {}, "Choose a folder. Its videos are read where they are and can be searched while it grows; nothing leaves this computer."),
-		el("button", { type: "button", class: "strong", on: () => library.open() }, "Add a folder")) : el("ul", { class: "chips", "aria-label": "Past searches" }, ...chips));
+		el("p", {}, "Choose a folder. Its videos stay where they are, and nothing leaves this computer."),
+		el("button", { class: "strong", on: () => library.open() }, "Add a folder")) : el("ul", { class: "chips", "aria-label": "Past searches" }, ...chips));
 }
 
 function showFilters({ filters, like, upload }) {
-	const { elements } = document.forms.filters;
-	const wanted = { ...filters, duration: [filters.min_duration, filters.max_duration].some(Boolean) ? `${filters.min_duration || ""}-${filters.max_duration || ""}` : "" };
-	for (const name of ["duration", "folder", "after", "before"]) {
-		elements[name].value = wanted[name] || "";
-		if (elements[name].value !== (wanted[name] || "") && elements[name].options) { // from a link: a choice not offered here
-			elements[name].append(el("option", { value: wanted[name] }, wanted[name]));
-			elements[name].value = wanted[name];
-		}
+	const { min_duration: low = "", max_duration: high = "" } = filters;
+	const wanted = { folder: "", after: "", before: "", ...filters, duration: low || high ? `${low}-${high}` : "" };
+	const names = ["duration", "folder", "after", "before"];
+	for (const name of names) {
+		const field = $("filters").elements[name];
+		field.value = wanted[name];
+		if (field.options && field.selectedIndex < 0) field.append(el("option", { selected: "" }, wanted[name])); // from a link
 	}
-	const used = ["duration", "folder", "after", "before"].filter((name) => wanted[name]).length;
+	const used = names.filter((name) => wanted[name]).length;
 	$("filter-label").textContent = used ? `Filters (${used})` : "Filters";
 	$("filter").hidden = !!(like || upload); // the server filters searches with words
 	openFilters(!$("filter").hidden && (used > 0 || !$("filters").hidden));
@@ -213,42 +212,42 @@ const route = new Route(render);
 const player = new Player(route, actions);
 const library = new Library({
 	changed(facts) {
+		showFilters(route.state);
 		if (question(route.state) === "[]") start();
 		$("fresh").hidden = !answer || answer.version === facts.version;
 	},
 	back() { if (!asked) search(route.state); player.again(); },
 });
 
-const on = (id, event, run) => $(id).addEventListener(event, run);
-on("search", "submit", (event) => { event.preventDefault(); enter($("q").value.trim()); });
-on("q", "input", () => { // a search as soon as the typing rests
-	clearTimeout(enter.timer);
+on($("search"), "submit", (event) => { event.preventDefault(); enter($("q").value.trim()); });
+on($("q"), "input", () => { // a search as soon as the typing rests
 	const q = $("q").value.trim();
-	if (q.length !== 1 && q.length !== 2) enter.timer = setTimeout(() => route.go({ ...NOTHING, q }, !!(q && route.state.q)), 300);
+	clearTimeout(enter.timer);
+	if (!q || q.length > 2) enter.timer = setTimeout(() => route.go({ ...NOTHING, q }, !!(q && route.state.q)), 300);
 });
-on("q", "keydown", (event) => {
+on($("q"), "keydown", (event) => {
 	if (event.key === "ArrowDown" && $("grid").firstChild && grid.focus()) event.preventDefault();
 });
-on("filter", "click", () => openFilters($("filters").hidden));
-on("filters", "change", takeFilters);
-on("filters", "submit", (event) => event.preventDefault());
-on("filters", "reset", (event) => { event.preventDefault(); route.go({ filters: {} }); });
-on("fresh", "click", () => search(route.state));
-on("brand", "click", (event) => { if (!event.ctrlKey && !event.metaKey) { event.preventDefault(); home(); } });
-on("pick", "click", () => $("file").click());
-on("file", "change", () => { take($("file").files[0]); $("file").value = ""; });
-on("theme", "click", () => {
+on($("filter"), "click", () => openFilters($("filters").hidden));
+on($("filters"), "change", takeFilters);
+on($("filters"), "submit", (event) => event.preventDefault());
+on($("filters"), "reset", (event) => { event.preventDefault(); route.go({ filters: {} }); });
+on($("fresh"), "click", () => search(route.state));
+on($("brand"), "click", (event) => { if (!event.ctrlKey && !event.metaKey) { event.preventDefault(); home(); } });
+on($("pick"), "click", () => $("file").click());
+on($("file"), "change", () => { take($("file").files[0]); $("file").value = ""; });
+on($("theme"), "click", () => {
 	const { dataset } = document.documentElement;
 	const dark = dataset.theme ? dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 	dataset.theme = dark ? "light" : "dark";
 	try { localStorage.setItem("prota.theme", dataset.theme); } catch { /* for this page only */ }
 });
-on("token-form", "submit", () => location.assign(`./?token=${encodeURIComponent($("token-value").value.trim())}`));
-document.addEventListener("prota:token", () => { if (!$("token").open) $("token").showModal(); });
-addEventListener("dragover", (event) => event.preventDefault());
-addEventListener("drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
-addEventListener("paste", (event) => take(event.clipboardData.files[0]));
-document.addEventListener("keydown", (event) => {
+on($("token-form"), "submit", () => location.assign(`./?token=${encodeURIComponent($("token-value").value.trim())}`));
+on(document, "prota:token", () => { if (!$("token").open) $("token").showModal(); });
+on(window, "dragover", (event) => event.preventDefault());
+on(window, "drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
+on(window, "paste", (event) => take(event.clipboardData.files[0]));
+on(document, "keydown", (event) => {
 	if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
 	if (event.target.closest("input, select")) return;
 	if (event.key === "/") $("q").select();

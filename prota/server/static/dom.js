@@ -1,6 +1,7 @@
 // Elements and words. What the server says goes in as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
+export const on = (target, event, run, options) => target.addEventListener(event, run, options);
 
 /** An element; `vars` are CSS variables, `on` a listener for clicks; strings among the children become text. */
 export function el(tag, { vars = {}, on, ...attributes } = {}, ...children) {
@@ -12,13 +13,12 @@ export function el(tag, { vars = {}, on, ...attributes } = {}, ...children) {
 	return node;
 }
 
-export const button = (on, ...children) => el("button", { type: "button", on }, ...children);
+export const button = (on, ...children) => el("button", { on }, ...children);
 
 export function icon(name) {
 	const [svg, use] = ["svg", "use"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
 	use.setAttribute("href", `#i-${name}`);
 	svg.setAttribute("class", "icon");
-	svg.setAttribute("aria-hidden", "true");
 	svg.append(use);
 	return svg;
 }

@@ -1,6 +1,6 @@
 // Moments as a grid: a card each, previews on hover and focus, arrows to move.
 import { stream } from "./api.js";
-import { button, clock, el, icon, percent, span } from "./dom.js";
+import { button, clock, el, icon, on, percent, span } from "./dom.js";
 
 let preview = null;
 
@@ -20,10 +20,10 @@ function startPreview(card, { video: id, start, end }) {
 	const video = el("video", { "aria-hidden": "true", tabindex: -1, playsinline: "" });
 	const begin = () => { video.currentTime = start; video.play().catch(() => {}); };
 	video.muted = true;
-	video.addEventListener("loadedmetadata", begin);
-	video.addEventListener("ended", begin);
-	video.addEventListener("playing", () => video.classList.add("on"));
-	video.addEventListener("timeupdate", () => { if (video.currentTime > Math.max(end, start + 1)) video.currentTime = start; });
+	on(video, "loadedmetadata", begin);
+	on(video, "ended", begin);
+	on(video, "playing", () => video.classList.add("on"));
+	on(video, "timeupdate", () => { if (video.currentTime > Math.max(end, start + 1)) video.currentTime = start; });
 	// A pointer that only passes starts nothing.
 	const timer = setTimeout(() => { card.querySelector(".thumb").append(video); video.src = stream(id); }, 250);
 	preview = { card, timer, video };
@@ -33,7 +33,7 @@ function card(moment, actions) {
 	const { title, folder, start, end, relevance, score } = moment;
 	const length = moment.duration || end;
 	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
-	image.addEventListener("error", () => { image.hidden = true; });
+	on(image, "error", () => { image.hidden = true; });
 	const likely = relevance == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "How likely this is what you mean" },
 			el("span", { class: "meter", vars: { share: relevance } }), percent(relevance));
@@ -47,7 +47,7 @@ function card(moment, actions) {
 		},
 	},
 	el("span", { class: "thumb" }, image, el("span", { class: "time" }, span(moment)),
-		el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
+		end - start > 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
 	el("span", { class: "title" }, title),
 	el("span", { class: "facts" }, el("span", { class: "folder" }, folder), likely));
 	const quick = (name, label, run) => {
@@ -60,10 +60,10 @@ function card(moment, actions) {
 	const item = el("li", { class: "card" }, anchor, el("div", { class: "quick" },
 		actions.why && quick("why", "Why this? (w)", actions.why), quick("like", "More like this (l)", actions.like)));
 	item.moment = moment;
-	item.addEventListener("pointerenter", (event) => { if (event.pointerType === "mouse") startPreview(item, moment); });
-	item.addEventListener("pointerleave", endPreview);
-	item.addEventListener("focusin", () => { enter(item); if (anchor.matches(":focus-visible")) startPreview(item, moment); });
-	item.addEventListener("focusout", endPreview);
+	on(item, "pointerenter", (event) => { if (event.pointerType === "mouse") startPreview(item, moment); });
+	on(item, "pointerleave", endPreview);
+	on(item, "focusin", () => { enter(item); if (anchor.matches(":focus-visible")) startPreview(item, moment); });
+	on(item, "focusout", endPreview);
 	return item;
 }
 

@@ -1,24 +1,19 @@
 // The library: what is in it, whether the server is there and ready, and folders being indexed.
 import * as api from "./api.js";
-import { $, button, count, el, hours } from "./dom.js";
+import { $, button, count, el, hours, on } from "./dom.js";
 
-const GOING = ["queued", "waiting", "running"];
-
-function left(seconds) {
-	if (!(seconds >= 0)) return "";
-	return seconds < 60 ? "less than a minute left" : `about ${seconds < 5400 ? count(Math.round(seconds / 60), "minute") : hours(seconds / 3600)} left`;
-}
+const GOING = ["waiting", "running"];
 
 export class Library {
 	/** `changed` is told of every look at the library; `back` when a server that was away, or not ready, can search. */
 	constructor({ changed, back }) {
 		Object.assign(this, { changed, back, facts: null, away: 0, jobs: new Map(), followed: new Set() });
-		$("open-library").addEventListener("click", () => this.open());
-		$("library").addEventListener("click", (event) => {
+		on($("open-library"), "click", () => this.open());
+		on($("library"), "click", (event) => {
 			if (event.target.closest("#library-close") || event.target === $("library")) $("library").close();
 		});
-		$("add").addEventListener("submit", (event) => { event.preventDefault(); this.add(); });
-		document.addEventListener("visibilitychange", () => { if (!document.hidden) this.look(); });
+		on($("add"), "submit", (event) => { event.preventDefault(); this.add(); });
+		on(document, "visibilitychange", () => { if (!document.hidden) this.look(); });
 	}
 
 	open() {
@@ -58,31 +53,28 @@ export class Library {
 
 	tell() {
 		const { facts, away } = this;
-		const text = away ? "The server does not answer. It is tried again by itself."
+		const text = away ? "The server does not answer. Trying again …"
 			: facts.state === "loading" ? "The model is being loaded. You can type already."
-				: facts.state === "failed" ? facts.detail || "The model could not be loaded: the server's log says why." : "";
+				: facts.state === "failed" ? facts.detail || "The model could not be loaded." : "";
 		$("banner").className = away ? "away" : facts.state;
 		$("banner").hidden = !text;
 		if ($("banner").textContent !== text) $("banner").replaceChildren(el("span", { class: "spin" }), text);
 		if (!facts) return;
 		const size = `${count(facts.videos, "video")} · ${hours(facts.hours)}`;
 		const job = [...this.jobs.values()].find((one) => GOING.includes(one.state));
-		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * (job.share || 0))} %` : size;
+		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : size;
 		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");
 		const roots = facts.allow || [];
 		if (roots[0]) $("path").placeholder = roots[0];
-		if (!$("add-note").dataset.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
+		if (!this.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
 		const { folder } = document.forms.filters;
-		const chosen = folder.value;
 		folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
-		if (chosen && !facts.folders.includes(chosen)) folder.append(el("option", { value: chosen }, chosen));
-		folder.value = chosen;
 	}
 
-	say(text, bad) {
-		$("add-note").className = bad ? "bad" : "";
+	say(text, kind = "") {
+		$("add-note").className = kind;
 		$("add-note").textContent = text;
-		$("add-note").dataset.said = "1";
+		this.said = true;
 	}
 
 	async add() {
@@ -90,7 +82,7 @@ export class Library {
 			this.follow(await api.addFolder($("path").value.trim()));
 			$("path").value = "";
 			this.say("It can be searched while it grows.");
-		} catch (error) { this.say(error.message, true); }
+		} catch (error) { this.say(error.message, "bad"); }
 	}
 
 	async list() {
@@ -104,48 +96,38 @@ export class Library {
 		const source = api.events(id);
 		this.followed.add(id);
 		const end = () => { source.close(); this.followed.delete(id); };
-		source.addEventListener("message", (event) => {
+		on(source, "message", (event) => {
 			const now = JSON.parse(event.data);
 			this.heard({ ...now, id });
 			if (!GOING.includes(now.state)) { end(); this.look(); }
 		});
-		source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) end(); }); // else it tries again
+		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); }); // else it tries again
 	}
 
-	/** A job, new or changed. */
+	/** A job, new or changed. Rate and time left are of what was seen of it. */
 	heard(news) {
-		const job = { since: Date.now(), ...this.jobs.get(news.id), ...news };
-		job.files ??= 0;
-		if (news.found != null) Object.assign(job, { files: news.found, files_done: news.done, hours: news.seconds / 3600 });
-		job.share = news.share ?? (job.files ? job.files_done / job.files : 0);
-		const taken = (Date.now() - job.since) / 1000;
-		if (news.left_seconds === undefined) job.left_seconds = job.share > 0.02 && taken > 3 ? taken / job.share - taken : null;
+		const now = Date.now() / 1000;
+		const job = { from: { now, seconds: news.seconds, share: news.share }, ...this.jobs.get(news.id), ...news };
+		const going = GOING.includes(job.state);
+		const taken = now - job.from.now;
+		const grown = job.share - job.from.share;
 		this.jobs.set(job.id, job);
-		this.draw(job);
+		const facts = [job.state === "running" ? "" : job.state, job.found ? `${job.done} of ${count(job.found, "file")}` : going && "looking for videos",
+			job.seconds > 0 && hours(job.seconds / 3600), job.bad && `${count(job.bad, "file")} could not be read`,
+			going && taken > 2 && grown > 0 && `${((job.seconds - job.from.seconds) / taken).toFixed(1)} × real time · ${hours((taken * (1 - job.share)) / grown / 3600)} left`, job.detail];
+		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });
+		if (job.share || !going) bar.value = job.share;
+		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
+			bar, el("p", {}, facts.filter(Boolean).join(" · ")));
+		const before = $(item.id);
+		const held = before?.contains(document.activeElement);
+		if (before) before.replaceWith(item);
+		else $("jobs").prepend(item);
+		if (held) (item.querySelector("button") || $("library-close")).focus();
 		if (this.facts) this.tell();
 	}
 
-	draw(job) {
-		const going = GOING.includes(job.state);
-		const bad = Array.isArray(job.bad) ? job.bad : [];
-		const failures = bad.length || job.bad;
-		const facts = [going && job.state !== "queued" ? "" : job.state, job.files ? `${job.files_done} of ${count(job.files, "file")}` : going && "looking for videos",
-			job.hours > 0 && hours(job.hours), going && job.rate && `${Math.round(job.rate)} × real time`, going && job.left_seconds != null && left(job.left_seconds),
-			failures > 0 && !bad.length && `${count(failures, "file")} could not be read`, job.detail].filter(Boolean).join(" · ");
-		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });
-		if (job.share || !going) bar.value = job.state === "done" ? 1 : job.share;
-		const item = el("li", { id: `job-${job.id}` },
-			el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
-			bar, el("p", {}, facts),
-			bad.length ? el("details", {}, el("summary", {}, `${count(bad.length, "file")} could not be read`), el("ul", {}, ...bad.map((one) => el("li", {}, one)))) : null);
-		const before = $(item.id);
-		if (before?.querySelector("details[open]") && bad.length) item.querySelector("details").open = true;
-		const held = before?.querySelector("button") === document.activeElement && before;
-		if (before) before.replaceWith(item); else $("jobs").prepend(item);
-		if (held) (item.querySelector("button") || $("library-close")).focus();
-	}
-
 	async cancel(job) {
-		try { this.heard(await api.cancel(job.id)); } catch (error) { this.say(error.message, true); }
+		try { this.heard(await api.cancel(job.id)); } catch (error) { this.say(error.message, "bad"); }
 	}
 }

@@ -1,6 +1,6 @@
 // A moment, playing: the original from there on, every match on a timeline, and why.
 import * as api from "./api.js";
-import { $, button, clock, el, levels, span } from "./dom.js";
+import { $, button, clock, el, levels, on, span } from "./dom.js";
 import * as why from "./why.js";
 
 const dialog = $("player");
@@ -10,9 +10,9 @@ const play = () => video.play().catch(() => {}); // not allowed before a click: 
 export class Player {
 	constructor(route, actions) {
 		Object.assign(this, { route, actions, moment: null, marks: [], stop: new AbortController() });
-		dialog.addEventListener("cancel", (event) => { event.preventDefault(); route.close(); });
-		dialog.addEventListener("keydown", (event) => this.key(event));
-		dialog.addEventListener("click", (event) => {
+		on(dialog, "cancel", (event) => { event.preventDefault(); route.close(); });
+		on(dialog, "keydown", (event) => this.key(event));
+		on(dialog, "click", (event) => {
 			const run = {
 				player: () => route.close(), "player-close": () => route.close(), "player-like": () => actions.like(this.moment),
 				"why-toggle": () => this.toggle(), "mark-prev": () => this.hop(-1), "mark-next": () => this.hop(1), copy: () => this.copy(),
@@ -20,9 +20,9 @@ export class Player {
 			}[(event.target.closest("button") || event.target).id];
 			run?.();
 		});
-		video.addEventListener("timeupdate", () => this.tick());
-		video.addEventListener("durationchange", () => this.layout());
-		video.addEventListener("error", () => this.broken());
+		on(video, "timeupdate", () => this.tick());
+		on(video, "durationchange", () => this.layout());
+		on(video, "error", () => this.broken());
 	}
 
 	get length() { return video.duration || this.moment?.duration || this.moment?.end || 1; }
@@ -58,7 +58,7 @@ export class Player {
 	load(at) {
 		$("video-error").hidden = true;
 		video.hidden = false;
-		video.addEventListener("loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
+		on(video, "loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
 		video.src = api.stream(this.moment.video);
 		play();
 	}
@@ -91,7 +91,7 @@ export class Player {
 		const spread = levels(found.map((mark) => mark.score));
 		this.marks = found.map((mark, i) => ({ ...mark, level: mark.relevance ?? spread[i] })).sort((a, b) => a.start - b.start);
 		$("marks").replaceChildren(...this.marks.map((mark) => el("button", {
-			type: "button", class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
+			class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
 			"aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,
 		})));
 		$("mark-prev").hidden = $("mark-next").hidden = found.length < 2;
@@ -182,8 +182,7 @@ export class Player {
 	again() { if (this.moment && video.error) this.load(video.currentTime || this.moment.start); }
 
 	async copy() {
-		const said = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy the address instead");
-		$("copy").textContent = said;
+		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Not allowed");
 		setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
 	}
 
@@ -195,7 +194,7 @@ export class Player {
 			ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
 			n: () => this.hop(1), p: () => this.hop(-1), w: () => this.toggle(), l: () => this.actions.like(this.moment),
 			m: () => { video.muted = !video.muted; }, f: () => video.requestFullscreen(),
-			" ": target.closest("button, a") ? null : () => (video.paused ? play() : video.pause()),
+			" ": target.closest("button, a, video") ? null : () => (video.paused ? play() : video.pause()),
 		}[key];
 		if (!run || event.ctrlKey || event.metaKey || event.altKey || (target.closest(".scroll") && key.startsWith("Arrow"))) return;
 		event.preventDefault();

@@ -1,18 +1,19 @@
 // Why a moment was found: words × frames. Size and number say what colour says, too.
 import { stream } from "./api.js";
-import { button, clock, el, levels } from "./dom.js";
+import { button, clock, el, on, levels } from "./dom.js";
 
 const short = (value) => value.toFixed(2).replace("-", "−").replace("0.", ".");
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
-const name = (word) => el("span", { class: word.unsure ? "unsure" : "" }, word.text);
+const special = (word) => /^(\[.+\]|<.+>)$/.test(word.text); // marks the model puts around a text
+const name = (word) => el("span", { class: special(word) ? "piece" : word.unsure ? "unsure" : "" }, word.text);
 
 /** Small pictures of the frames, taken from the video itself one after the other; none where it cannot be played. */
 async function pictures(video, frames, canvases, signal) {
 	const source = el("video", { preload: "auto" });
 	const arrived = (event) => new Promise((done, fail) => {
-		source.addEventListener(event, done, { once: true });
-		source.addEventListener("error", fail);
-		signal.addEventListener("abort", fail);
+		on(source, event, done, { once: true });
+		on(source, "error", fail);
+		on(signal, "abort", fail);
 	});
 	try {
 		source.muted = true;
@@ -35,13 +36,15 @@ function table({ words, frames, similarities }, video, seek, signal) {
 	const flat = levels(similarities.flat());
 	const [heaviest, most] = [words, frames].map((side) => Math.max(...side.map((one) => one.weight), 1e-9));
 	const canvases = frames.map(() => el("canvas", { width: 128, "aria-hidden": "true" }));
-	const heads = frames.map(({ time }, i) => el("th", { scope: "col" }, button(() => seek(time), canvases[i], clock(time))));
+	const fine = frames.length > 1 && frames[1].time - frames[0].time < 0.9;
+	const heads = frames.map(({ time }, i) => el("th", { scope: "col" },
+		button(() => seek(time), canvases[i], fine ? `${time.toFixed(1)} s` : clock(time))));
 	const rows = words.map((word, n) => {
 		const best = Math.max(...similarities[n]);
 		const cells = similarities[n].map((value, i) => el("td", {
 			class: value === best ? "best" : "", vars: { level: flat[n * frames.length + i] },
 		}, el("i"), el("b", {}, short(value))));
-		return el("tr", {}, el("th", { scope: "row" }, name(word), word.unsure ? el("small", {}, " unsure") : null), ...cells,
+		return el("tr", {}, el("th", { scope: "row" }, name(word), word.unsure && !special(word) ? el("small", {}, " unsure") : null), ...cells,
 			el("td", {}, el("span", { class: "meter", vars: { share: word.weight / heaviest } }), word.weight.toFixed(2)),
 			el("td", {}, signed(word.contribution)));
 	});
@@ -57,12 +60,13 @@ function table({ words, frames, similarities }, video, seek, signal) {
 }
 
 export function draw(place, answer, video, seek, signal) {
-	const strong = levels(answer.words.map((word) => word.contribution));
-	const sentence = answer.words.flatMap((word, i) => [el("span", { class: "word", vars: { level: strong[i] } }, name(word)), " "]);
+	const words = answer.words.filter((word) => !special(word));
+	const strong = levels(words.map((word) => word.contribution));
+	const sentence = words.flatMap((word, i) => [el("span", { class: "word", vars: { level: strong[i] } }, name(word)), " "]);
 	place.replaceChildren(
 		el("p", { class: "sentence" }, ...sentence),
 		el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Words by frames" }, table(answer, video, seek, signal)),
-		el("p", { class: "legend" }, "The larger a square, the more alike are word and frame; ", el("span", { class: "ring" }),
+		el("p", { class: "legend" }, "Larger squares: word and frame are more alike; ", el("span", { class: "ring" }),
 			" is where a word fits best. ", el("span", { class: "unsure" }, "Underlined"),
-			` are words the model is unsure of. What all words and frames add makes the score: ${answer.score.toFixed(3)}.`));
+			` words: the model is unsure. All that words and frames add makes the score, ${answer.score.toFixed(3)}.`));
 }

@@ -75,6 +75,12 @@ def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor
     return values[place : place + 1][:, real]
 
 
+def _there(rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without the places that nothing was left for."""
+    there = np.isfinite(scores)
+    return rows[there], scores[there]
+
+
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
     if query.like is None or query.like[0] != video_id:
         return False
@@ -121,18 +127,32 @@ class Searcher:
 
     def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
         """The k best moments, best first."""
+        query = self.encode(query) if isinstance(query, str) else query
+        return self.moments(query, self.best_segments([query], k, where, exact)[0], k)
+
+    def best_segments(
+        self, queries: Sequence[Query], k: int = 10, where: str | None = None, exact: bool = False
+    ) -> list[list[ScoredSegment]]:
+        """Enough segments for the k best moments of each query, best first; several are scored in one pass."""
         if k < 1:
             raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
-        query = self.encode(query) if isinstance(query, str) else query
-        rows, scores = self._segments(query.tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
-        table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
-        columns = zip(table["video_id"], table["start"], table["end"], strict=True)
-        found = [
-            ScoredSegment(int(row), video_id, start, end, float(score))
-            for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
-            if video_id in self._records and not _itself(query, video_id, start, end)
-        ]
-        hits = self._hits(query, find_moments(found, k))
+        tokens = PreparedTokens.cat([query.tokens for query in queries])
+        found = []
+        best = self._segments(tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
+        for query, (rows, scores) in zip(queries, best, strict=True):
+            table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+            columns = zip(table["video_id"], table["start"], table["end"], strict=True)
+            segments = [
+                ScoredSegment(int(row), video_id, start, end, float(score))
+                for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
+                if video_id in self._records and not _itself(query, video_id, start, end)
+            ]
+            found.append(segments)
+        return found
+
+    def moments(self, query: Query, segments: Sequence[ScoredSegment], k: int) -> list[Hit]:
+        """The k best moments of a query's best segments."""
+        hits = self._hits(query, find_moments(segments, k))
         judged = self.judged(query, [hit.score for hit in hits])
         return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
@@ -154,27 +174,26 @@ class Searcher:
 
     def _segments(
         self, tokens: PreparedTokens, count: int, where: str | None, exact: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the best segments and their scores, best first."""
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each query the rows of the best segments and their scores, best first."""
         total = self.store.count()
         if total == 0:
+            return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(tokens)
+        if not exact and total > self.exact_segments:
+            return [self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))]
+        scores, places = search(self.model.head, tokens, self._all_tokens(), count, self._allowed(total, where))
+        return [_there(*found) for found in zip(places.cpu().numpy(), scores.cpu().numpy(), strict=True)]
+
+    def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> tuple[np.ndarray, np.ndarray]:
+        """The best of the segments that are nearest to one query by their pooled vectors."""
+        vector = pooled_vectors(tokens)[0].cpu().numpy()
+        number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
+        candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
+        if not len(candidates):
             return np.zeros(0, dtype=np.int64), np.zeros(0)
-        if exact or total <= self.exact_segments:
-            allowed = self._allowed(total, where)
-            scores, places = search(self.model.head, tokens, self._all_tokens(), count, allowed)
-            rows = places[0].cpu().numpy()
-        else:
-            vector = pooled_vectors(tokens)[0].cpu().numpy()
-            number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
-            candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
-            if not len(candidates):
-                return np.zeros(0, dtype=np.int64), np.zeros(0)
-            some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
-            scores, places = search(self.model.head, tokens, some, count)
-            rows = candidates[places[0].cpu().numpy()]
-        values = scores[0].cpu().numpy()
-        there = np.isfinite(values)
-        return rows[there], values[there]
+        some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
+        scores, places = search(self.model.head, tokens, some, count)
+        return _there(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
 
     def _allowed(self, total: int, where: str | None) -> torch.Tensor | None:
         """Rows that fit a filter and whose file is there; None: all."""

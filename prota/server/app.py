@@ -18,16 +18,19 @@ from prota.server.jobs import Jobs, order_for
 from prota.server.metrics import CONTENT_TYPE, Measured, Metrics
 from prota.server.options import ServerOptions
 from prota.server.problems import Problem, ProblemError, add_problem_handlers
-from prota.server.schemas import Health
+from prota.server.schemas import Answer, Health
+from prota.server.searching import best_segments
 from prota.server.security import Guard
 from prota.server.services import Given, Services
-from prota.server.waiting import Desk, Kept
+from prota.server.waiting import Batcher, Desk, Kept
 
 __all__ = ["STATIC", "create_app"]
 
 STATIC = Path(__file__).parent / "static"
 # Uploads that are decoded at a time, and that may wait.
 _DECODERS, _DECODERS_WAITING = 1, 4
+# More would keep the first of them waiting for little: one pass over the library serves these nearly as well.
+_SCORED_TOGETHER = 16
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
@@ -41,6 +44,7 @@ def create_app(library: Path, options: ServerOptions | None = None) -> FastAPI:
         yield
         services.jobs.close()
         services.engine.close()
+        services.scoring.close()
         for desk in (services.desk, services.decoding):
             desk.close()
 
@@ -85,8 +89,9 @@ def _services(library: Path, options: ServerOptions) -> Services:
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     desk = Desk("prota-search", options.searchers, options.waiting)
     decoding = Desk("prota-decode", _DECODERS, _DECODERS_WAITING)
-    services = Services(options, engine, Jobs(order, engine.look), desk, decoding, Kept(options.cached), Metrics())
-    metrics = services.metrics
+    jobs, answers, metrics = Jobs(order, engine.look), Kept[Answer](options.cached), Metrics()
+    scoring = Batcher(best_segments, _SCORED_TOGETHER)
+    services = Services(options, engine, jobs, desk, decoding, answers, scoring, metrics)
     metrics.describe(
         {
             "prota_requests_total": "Requests by route, method and status.",
@@ -98,6 +103,7 @@ def _services(library: Path, options: ServerOptions) -> Services:
     metrics.value("prota_refused_total", lambda: desk.refused + decoding.refused)
     metrics.value("prota_encoded_batches_total", lambda: engine.batcher.batches)
     metrics.value("prota_encoded_queries_total", lambda: engine.batcher.items)
+    metrics.value("prota_scored_batches_total", lambda: scoring.batches)
     metrics.value("prota_library_version", lambda: engine.version)
     metrics.value("prota_library_segments", lambda: engine.view.store.count() if engine.view else 0)
     metrics.value("prota_ready", lambda: engine.state == "ready")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from prota.library.records import LibraryError
 from prota.server.problems import ProblemError
 from prota.server.schemas import Answer, Explained, LikeRequest
-from prota.server.searching import Filters, answer, condition, explained, like_stored
+from prota.server.searching import Filters, Wanted, answer, condition, explained, like_stored
 from prota.server.services import Given, Services
 from prota.server.uploads import received, upload_query
 
@@ -74,7 +74,8 @@ async def search(
         if found is None:
             where = condition(filters, view)
             query = await given.encode(text)
-            found = await given.work(lambda: answer(searcher, query, k, where, all))
+            segments = await given.score(Wanted(searcher, query, k, where))
+            found = await given.work(lambda: answer(searcher, query, k, all, segments))
             given.answers.put(key, found)
     return _timed(found, started)
 
@@ -140,7 +141,7 @@ async def _like_moment(given: Services, wanted: LikeRequest, k: int) -> Answer:
 
         def work() -> Answer:
             query = like_stored(view, wanted.video, wanted.start, wanted.end)
-            return answer(searcher, query, k, None, False)
+            return answer(searcher, query, k, False)
 
         return await given.work(work)
 
@@ -153,7 +154,7 @@ async def _like_upload(given: Services, request: Request, k: int) -> Answer:
 
             def work() -> Answer:
                 query = upload_query(searcher.model, path, options.decode_timeout, options.max_pixels)
-                return answer(searcher, query, k, None, False)
+                return answer(searcher, query, k, False)
 
             return await given.work(work, given.decoding)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -14,9 +15,20 @@ from prota.server.problems import ProblemError, readable
 from prota.server.schemas import Answer, Explained, FrameShare, MomentFound, TimelineSegment, WordShare
 
 if TYPE_CHECKING:
+    from prota.library.moments import ScoredSegment
     from prota.library.search import Hit, Query, Searcher
 
-__all__ = ["Filters", "answer", "condition", "explained", "like_stored", "timeline", "title_of"]
+__all__ = [
+    "Filters",
+    "Wanted",
+    "answer",
+    "best_segments",
+    "condition",
+    "explained",
+    "like_stored",
+    "timeline",
+    "title_of",
+]
 
 
 @dataclass(frozen=True)
@@ -78,9 +90,37 @@ def _moment(hit: Hit, version: int) -> MomentFound:
     )
 
 
-def answer(searcher: Searcher, query: Query, k: int, where: str | None, everything: bool) -> Answer:
-    """The k best moments, the good ones apart from the others; `took_ms` is left to who knows it."""
-    found = searcher.search(query, k, where)
+@dataclass(frozen=True)
+class Wanted:
+    """A query whose segments are to be scored."""
+
+    searcher: Searcher
+    query: Query
+    k: int
+    where: str | None
+
+
+def best_segments(wanted: Sequence[Wanted]) -> list[list[ScoredSegment]]:
+    """Of each, those that its moments are made of. Who asks for the same, but in other words, is scored together."""
+    groups: dict[tuple[int, int, str | None], list[int]] = {}
+    for place, one in enumerate(wanted):
+        groups.setdefault((id(one.searcher), one.k, one.where), []).append(place)
+    found: dict[int, list[ScoredSegment]] = {}
+    for places in groups.values():
+        first = wanted[places[0]]
+        queries = [wanted[place].query for place in places]
+        found |= dict(zip(places, first.searcher.best_segments(queries, first.k, first.where), strict=True))
+    return [found[place] for place in range(len(wanted))]
+
+
+def answer(
+    searcher: Searcher, query: Query, k: int, everything: bool, segments: Sequence[ScoredSegment] | None = None
+) -> Answer:
+    """The k best moments, the good ones apart from the others; `took_ms` is left to who knows it.
+
+    ``segments``: of `best_segments`, where they are known.
+    """
+    found = searcher.search(query, k) if segments is None else searcher.moments(query, segments, k)
     good = searcher.good(found)
     shown = found if everything else good
     version = searcher.store.version

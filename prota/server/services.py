@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -16,10 +17,12 @@ from prota.server.metrics import Metrics
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
 from prota.server.schemas import Answer
-from prota.server.waiting import Desk, Kept
+from prota.server.searching import Wanted
+from prota.server.waiting import Batcher, Desk, Kept
 from prota.settings import first_line
 
 if TYPE_CHECKING:
+    from prota.library.moments import ScoredSegment
     from prota.library.search import Query
 
 __all__ = ["Given", "Services"]
@@ -39,12 +42,24 @@ class Services:
     decoding: Desk
     """For uploads, which take longer: searches do not wait behind them."""
     answers: Kept[Answer]
+    scoring: Batcher[Wanted, list[ScoredSegment]]
+    """Where searches of many are scored in one pass over the library."""
     metrics: Metrics
 
     async def work(self, work: Callable[[], A], desk: Desk | None = None) -> A:
         """In a thread of a desk; what the library complains about is told to the client."""
-        try:
+        with self._telling():
             return await (desk or self.desk).run(work)
+
+    async def score(self, wanted: Wanted) -> list[ScoredSegment]:
+        """The best segments of a query, scored together with those of others."""
+        with self._telling():
+            return await asyncio.wrap_future(self.scoring.submit(wanted))
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
         except IndexError:
             raise ProblemError(404, "there is no such segment in the library") from None
         except LibraryError as error:

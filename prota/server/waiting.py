@@ -57,7 +57,7 @@ class Batcher(Generic[A, B]):
         self._work, self._largest = work, largest
         self._queue: queue.SimpleQueue[tuple[A, Future[B]] | None] = queue.SimpleQueue()
         self.batches, self.items = 0, 0
-        self._thread = threading.Thread(target=self._run, name="prota-encode", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prota-batches", daemon=True)
         self._thread.start()
 
     def submit(self, item: A) -> Future[B]:

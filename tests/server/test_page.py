@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.server.fake_api import CLIPS, STATIC, FakeServer, World
+from tests.server.test_running import serving
+from tests.server.worlds import World as LibraryWorld
 
 pytest.importorskip("playwright", reason="needs playwright")
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-    "--autoplay-policy=no-user-gesture-required",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--autoplay-policy=no-user-gesture-required"),
 ]
 HARBOUR, CAR, SCRIPT, KITCHEN = CLIPS[:4]
 Opener = Callable[..., Page]
@@ -389,3 +386,35 @@ def test_axe_finds_nothing_serious(opened: Opener, path: str, there: str, scheme
     found = page.evaluate("axe.run().then(result => result.violations)")
     serious = [one for one in found if one["impact"] in ("serious", "critical")]
     assert not serious, [(one["id"], [node["html"] for node in one["nodes"]]) for one in serious]
+
+
+def test_a_file_that_cannot_be_played_is_said(opened: Opener, server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "odd.webm").write_bytes(b"not a video at all")
+    server.world.clips[1] = replace(CAR, path=tmp_path / "odd.webm")
+    page = opened("?q=red+car")
+    page.locator(".card a").first.click()
+    expect(page.locator("#video-error")).to_contain_text("This browser cannot play the file (vp8). Save the original")
+    page.keyboard.press("Escape")
+    expect(page.locator("#player")).not_to_be_visible()
+
+
+def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
+    """The same page on `prota serve`, with a tiny random model: any moment will do."""
+    context = browser.new_context()
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    with serving(world) as (_, address, _):
+        page.goto(f"{address}/?q=a+red+thing&all=1")
+        expect(page.locator(".card").first).to_be_visible(timeout=60_000)
+        page.locator(".card a").first.focus()
+        start = float(page.evaluate("document.activeElement.closest('.card').moment.start"))
+        page.keyboard.press("w")
+        expect(page.locator(".heat tbody tr").first).to_be_visible()
+        expect(page.locator(".mark").first).to_be_visible()
+        page.wait_for_function(
+            "start => { const v = document.getElementById('video'); return v.error || v.currentTime >= start; }",
+            arg=start,
+        )
+        context.close()
+    assert not wrong

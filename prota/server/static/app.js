@@ -10,6 +10,7 @@ const uploads = new Map(); // name in the address → file; they live as long as
 let answer = null; // what the grid shows
 let asked = "[]"; // the question it answers; none after a failure
 let running = new AbortController();
+let drawn = false; // whether with the weaker
 let timer = 0;
 
 const actions = {
@@ -30,7 +31,7 @@ const actions = {
 };
 
 const shown = () => (answer ? [...answer.moments, ...answer.weaker] : []);
-const known = (moment) => ({ ...moment, ...shown().find((other) => same(other, moment)), version: answer?.version });
+const known = (moment) => ({ ...(shown().find((other) => same(other, moment)) || moment) });
 const question = ({ q, like, upload, filters }) => JSON.stringify(like ? [like] : upload ? [upload] : q ? [q, filters] : []);
 
 /** Past queries, the latest first, kept in this browser only. */
@@ -51,8 +52,7 @@ function render(state) {
 	if (document.activeElement !== $("q") || $("q").value.trim() !== state.q) $("q").value = state.q;
 	showFilters(state);
 	if (question(state) !== asked) search(state);
-	else if (any) show(state);
-	else start();
+	else if (any && drawn !== state.all) show(state);
 	if (!state.open) player.hide();
 	else if (!same(player.moment, state.open)) player.show(known(state.open), state);
 	else player.explain(state.why);
@@ -76,6 +76,7 @@ async function search(state) {
 	timer = setTimeout(() => { document.body.classList.add("busy"); $("status").textContent = "Searching …"; }, 150);
 	try {
 		answer = await ask(state, signal);
+		for (const moment of shown()) moment.version = answer.version; // rows of segments mean nothing in another
 		clearTimeout(timer);
 		show(route.state);
 	} catch (error) {
@@ -124,7 +125,7 @@ function show(state) {
 	if (!answer) return;
 	const { moments, weaker } = answer;
 	const able = { ...actions, why: state.q ? actions.why : null };
-	const held = document.activeElement.closest(".card")?.moment;
+	drawn = state.all;
 	clear();
 	likeness(state);
 	grid.fill($("grid"), moments, able);
@@ -140,7 +141,6 @@ function show(state) {
 		grid.fill($("weak"), weaker, able);
 		$("weak").hidden = false;
 	}
-	if (held) grid.focus(held);
 }
 
 function likeness({ like, upload }) {
@@ -163,7 +163,7 @@ function start() {
 	const { facts } = library;
 	if (!facts) return;
 	const empty = facts.state !== "loading" && !facts.videos;
-	$("summary").textContent = `Describe it in your own words. ${count(facts.videos, "video")}, ${hours(facts.hours)}.`;
+	$("summary").textContent = `Describe it in your own words.${empty ? "" : ` ${count(facts.videos, "video")}, ${hours(facts.hours)}.`}`;
 	const chips = past().slice(0, 6).map((q) => el("li", {}, el("a", {
 		href: link({ ...NOTHING, filters: {}, q }), on(event) { event.preventDefault(); enter(q); } }, q)));
 	$("start").replaceChildren(empty ? el("div", { class: "empty" }, el("h2", {}, "Add your first videos"),

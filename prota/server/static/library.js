@@ -60,7 +60,7 @@ export class Library {
 		$("banner").hidden = !text;
 		if ($("banner").textContent !== text) $("banner").replaceChildren(el("span", { class: "spin" }), text);
 		if (!facts) return;
-		const size = `${count(facts.videos, "video")} · ${hours(facts.hours)}`;
+		const size = facts.videos ? `${count(facts.videos, "video")} · ${hours(facts.hours)}` : "No videos";
 		const job = [...this.jobs.values()].find((one) => GOING.includes(one.state));
 		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : size;
 		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");

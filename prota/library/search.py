@@ -243,8 +243,8 @@ class Searcher:
         rows = [moment.row for moment in moments]
         tokens = stored_tokens(self.store.tokens(rows), self.device) if self._tokens is None else self._tokens[rows]
         hits = []
-        for place, (moment, times) in enumerate(zip(moments, self._times(rows), strict=True)):
-            best = int(self.model.explain(query.tokens, tokens[place : place + 1]).video_contributions.argmax())
+        frames = self.model.head.best_frames(query.tokens, tokens).tolist()
+        for moment, times, best in zip(moments, self._times(rows), frames, strict=True):
             best_time = times[min(best, len(times) - 1)]
             record = self._records[moment.video_id]
             hits.append(Hit(record, moment.start, moment.end, moment.score, best_time, moment.row))

@@ -5,7 +5,7 @@ import { button, clock, el, on, levels } from "./dom.js";
 const short = (value) => value.toFixed(2).replace("-", "−").replace("0.", ".");
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 const special = (word) => /^(\[.+\]|<.+>)$/.test(word.text); // marks the model puts around a text
-const name = (word) => el("span", { class: special(word) ? "piece" : word.unsure ? "unsure" : "" }, word.text);
+const name = (word, cut = "…") => el("span", { class: special(word) ? "piece" : word.unsure ? "unsure" : "" }, word.text.replace("##", cut));
 
 /** Small pictures of the frames, taken from the video itself one after the other; none where it cannot be played. */
 async function pictures(video, frames, canvases, signal) {
@@ -62,7 +62,7 @@ function table({ words, frames, similarities }, video, seek, signal) {
 export function draw(place, answer, video, seek, signal) {
 	const words = answer.words.filter((word) => !special(word));
 	const strong = levels(words.map((word) => word.contribution));
-	const sentence = words.flatMap((word, i) => [el("span", { class: "word", vars: { level: strong[i] } }, name(word)), " "]);
+	const sentence = words.flatMap((word, i) => [/^##/.test(word.text) ? "" : " ", el("span", { class: "word", vars: { level: strong[i] } }, name(word, ""))]);
 	place.replaceChildren(
 		el("p", { class: "sentence" }, ...sentence),
 		el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Words by frames" }, table(answer, video, seek, signal)),

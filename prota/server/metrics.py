@@ -62,7 +62,8 @@ class Metrics:
                 if own == name:
                     lines += _histogram(name, labels, places)
         for name, get in sorted(self._values.items()):
-            lines += [*self._head(name, "gauge"), f"{name} {get():g}"]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [*self._head(name, kind), f"{name} {get():g}"]
         return "\n".join(lines) + "\n"
 
     def _head(self, name: str, kind: str) -> list[str]:

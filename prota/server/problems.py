@@ -12,8 +12,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
-__all__ = ["Problem", "ProblemError", "add_problem_handlers", "problem_response", "readable"]
+__all__ = ["Problem", "ProblemError", "add_problem_handlers", "problem_response", "readable", "unexpected_response"]
 
 _log = logging.getLogger("prota.server")
 
@@ -46,6 +47,13 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
     return JSONResponse(problem.model_dump(), status, headers=dict(headers or {}), media_type=kind)
 
 
+def unexpected_response(scope: Scope, error: Exception) -> Response:
+    """What is told of an error that nobody thought of; the log gets all of it."""
+    # Where it happened, without the query: that is nobody else's business.
+    _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+    return problem_response(500, "something went wrong in the server; its log says what")
+
+
 def _title(status: int) -> str:
     try:
         return http.HTTPStatus(status).phrase
@@ -68,15 +76,9 @@ def add_problem_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return problem_response(422, "; ".join(_sentence(entry) for entry in error.errors()))
 
-    async def unexpected(request: Request, error: Exception) -> Response:
-        # Where it happened, without the query: that is nobody else's business.
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem_response(500, "something went wrong in the server; its log says what")
-
     app.add_exception_handler(ProblemError, told)
     app.add_exception_handler(HTTPException, by_the_framework)
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(Exception, unexpected)
 
 
 def _sentence(entry: Mapping[str, Any]) -> str:

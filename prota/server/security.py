@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prota.server.options import ServerOptions, is_loopback
-from prota.server.problems import problem_response
+from prota.server.problems import problem_response, unexpected_response
 
 __all__ = ["COOKIE", "Guard"]
 
@@ -61,7 +61,11 @@ class Guard:
             # There are no web sockets here; a server closes what is not accepted.
             return
 
+        begun = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal begun
+            begun = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
@@ -70,7 +74,13 @@ class Guard:
             await send(message)
 
         answer = self._refusal(scope)
-        await (self.app if answer is None else answer)(scope, receive, send_guarded)
+        try:
+            await (self.app if answer is None else answer)(scope, receive, send_guarded)
+        except Exception as error:
+            # Here, and not further out, so that even this answer carries the headers.
+            if begun:
+                raise
+            await unexpected_response(scope, error)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further; None where it may."""

@@ -112,7 +112,7 @@ export class Library {
 		const taken = now - job.from.now;
 		const grown = job.share - job.from.share;
 		this.jobs.set(job.id, job);
-		const facts = [job.state === "running" ? "" : job.state, job.found ? `${job.done} of ${count(job.found, "file")}` : going && "looking for videos",
+		const facts = [job.state === "running" ? "" : job.state, job.found ? `${job.done} of ${count(job.found, "file")}` : going && "starting",
 			job.seconds > 0 && hours(job.seconds / 3600), job.bad && `${count(job.bad, "file")} could not be read`,
 			going && taken > 2 && grown > 0 && `${((job.seconds - job.from.seconds) / taken).toFixed(1)} × real time · ${hours((taken * (1 - job.share)) / grown / 3600)} left`, job.detail];
 		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });

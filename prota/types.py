@@ -190,3 +190,11 @@ class Explanation:
     @property
     def score(self) -> float:
         return float(self.text_contributions.sum() + self.video_contributions.sum())
+
+    @property
+    def unsure(self) -> list[bool]:
+        """Of each word, whether the model is clearly less sure of it than of the others."""
+        spread = self.text_uncertainty
+        if spread is None:
+            return [False] * len(self.text_low)
+        return [bool(value) for value in spread > spread.mean() + spread.std(correction=min(1, len(spread) - 1))]

@@ -125,7 +125,17 @@ def test_unknown_names_of_the_package_are_refused() -> None:
 
 def test_tests_mirror_the_package() -> None:
     """A test file stands where its subject stands; the rest tests the whole or carries the oracle."""
-    whole = {"architecture", "paper_map", "readme", "oracle", "properties", "equations", "peer_parity", "commands"}
+    whole = {
+        "architecture",
+        "paper_map",
+        "readme",
+        "oracle",
+        "properties",
+        "equations",
+        "peer_parity",
+        "commands",
+        "page",
+    }
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         relative = path.relative_to(REPOSITORY / "tests")
         subject = path.stem.removeprefix("test_")

@@ -8,7 +8,21 @@ from typing import Any
 
 import typer
 
-from prota.cli import ablate, calibrate, data, evaluate, export, figure, index, library, match, samples, search, train
+from prota.cli import (
+    ablate,
+    calibrate,
+    data,
+    evaluate,
+    export,
+    figure,
+    index,
+    library,
+    match,
+    samples,
+    search,
+    serve,
+    train,
+)
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -33,6 +47,7 @@ app.add_typer(figure.app, name="figure")
 app.command()(index.index)
 app.command()(search.search)
 app.command()(match.match)
+app.command()(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
 

@@ -157,15 +157,12 @@ def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int)
     seconds = [_clock(value) for value in library.searcher.frame_times(hit.row)]
     sides = ((pieces, explanation.text_contributions.tolist()), (seconds, explanation.video_contributions.tolist()))
     largest = max(max(abs(value) for value in values) for _, values in sides) or 1.0
-    unsure = set()
-    if explanation.text_uncertainty is not None:
-        spread = explanation.text_uncertainty
-        unsure = {index for index, value in enumerate(spread.tolist()) if value > float(spread.mean() + spread.std())}
+    unsure = explanation.unsure
     console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(_short(hit.video.path))})")
     for side, (names, values) in enumerate(sides):
         for index, (name, value) in enumerate(zip(names, values, strict=True)):
             bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
-            note = "  (the model is unsure of this word)" if side == 0 and index in unsure else ""
+            note = "  (the model is unsure of this word)" if side == 0 and unsure[index] else ""
             console.print(f"  {escape(name):>14} {value:+.4f} {bar}{note}", highlight=False)
 
 

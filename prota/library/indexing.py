@@ -22,7 +22,7 @@ from prota.library.reading import ReadRequest, VideoContent, read_video, remaini
 from prota.library.records import LibraryError, SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from prota.library.walk import FoundFile, Unreadable, content_id, walk
+from prota.library.walk import FoundFile, Unreadable, below, content_id, walk
 from prota.model import ProTA
 
 __all__ = ["IndexOptions", "IndexReport", "Indexer"]
@@ -43,6 +43,8 @@ class IndexOptions:
     """Remove videos whose files are gone, instead of marking them."""
     retry: bool = False
     """Try bad files again."""
+    within: tuple[str, ...] = ()
+    """Real paths of folders; a file that a link leads to from elsewhere is passed over. Empty: none is."""
 
 
 @dataclass
@@ -160,6 +162,8 @@ class Indexer:
         for found in walk(paths):
             if self.should_stop():
                 break
+            if self.options.within and not below(found.path, self.options.within):
+                continue
             self.result.found += 1
             if isinstance(found, Unreadable):
                 self.result.bad[str(found.path)] = found.reason

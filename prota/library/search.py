@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ CANDIDATES = 500
 FILTERED_CANDIDATES = 1500
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
+# Some 25 MB of tokens at M = 12, D = 512.
+_ROWS_AT_ONCE = 1024
 
 
 def clean_query(text: str) -> str:
@@ -67,6 +70,17 @@ class Hit:
     """How likely it is a match; None where the model was not calibrated, or the query is a clip."""
 
 
+def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One item of a batch, without its padding."""
+    return values[place : place + 1][:, real]
+
+
+def _there(rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without the places that nothing was left for."""
+    there = np.isfinite(scores)
+    return rows[there], scores[there]
+
+
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
     if query.like is None or query.like[0] != video_id:
         return False
@@ -96,43 +110,62 @@ class Searcher:
         self._tokens: PreparedTokens | None = None
         self._background: PreparedTokens | None = None
 
-    @torch.inference_mode()
     def encode(self, text: str) -> Query:
-        words = clean_query(text)
+        return self.encode_all([text])[0]
+
+    @torch.inference_mode()
+    def encode_all(self, texts: Sequence[str]) -> list[Query]:
+        """Several queries in one pass of the model, each as it would be alone."""
+        words = [clean_query(text) for text in texts]
         encoder = self.model.text_encoder
         with self.autocast():
             tokens = self.model.encode_text(words).without_source()
-        cut = len(encoder.tokenizer.pieces(words, 10_000)) > encoder.length
-        return Query(words, tokens, cut)
+        cut = [len(encoder.tokenizer.pieces(text, 10_000)) > encoder.length for text in words]
+        # Without the padding that longer neighbours brought.
+        alone = [tokens.map(partial(_alone, place, tokens.mask[place])) for place in range(len(words))]
+        return [Query(*parts) for parts in zip(words, alone, cut, strict=True)]
 
     def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
         """The k best moments, best first."""
+        query = self.encode(query) if isinstance(query, str) else query
+        return self.moments(query, self.best_segments([query], k, where, exact)[0], k)
+
+    def best_segments(
+        self, queries: Sequence[Query], k: int = 10, where: str | None = None, exact: bool = False
+    ) -> list[list[ScoredSegment]]:
+        """Enough segments for the k best moments of each query, best first; several are scored in one pass."""
         if k < 1:
             raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
-        query = self.encode(query) if isinstance(query, str) else query
-        rows, scores = self._segments(query.tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
-        table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
-        columns = zip(table["video_id"], table["start"], table["end"], strict=True)
-        found = [
-            ScoredSegment(int(row), video_id, start, end, float(score))
-            for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
-            if video_id in self._records and not _itself(query, video_id, start, end)
-        ]
-        hits = [self._hit(query, moment) for moment in find_moments(found, k)]
-        return self._judged(query, hits)
+        tokens = PreparedTokens.cat([query.tokens for query in queries])
+        found = []
+        best = self._segments(tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
+        for query, (rows, scores) in zip(queries, best, strict=True):
+            table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+            columns = zip(table["video_id"], table["start"], table["end"], strict=True)
+            segments = [
+                ScoredSegment(int(row), video_id, start, end, float(score))
+                for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
+                if video_id in self._records and not _itself(query, video_id, start, end)
+            ]
+            found.append(segments)
+        return found
+
+    def moments(self, query: Query, segments: Sequence[ScoredSegment], k: int) -> list[Hit]:
+        """The k best moments of a query's best segments."""
+        hits = self._hits(query, find_moments(segments, k))
+        judged = self.judged(query, [hit.score for hit in hits])
+        return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
     @torch.inference_mode()
-    def _judged(self, query: Query, hits: list[Hit]) -> list[Hit]:
-        """Hits with their relevance, where there is a way to tell."""
-        if self.relevance is None or query.like is not None or not hits:
-            return hits
+    def judged(self, query: Query, scores: Sequence[float]) -> list[float] | list[None]:
+        """The relevance of results with these scores, where there is a way to tell."""
+        if self.relevance is None or query.like is not None or not scores:
+            return [None] * len(scores)
         if self._background is None:
             self._background = self.relevance.background.to(self.device)
         background = self.model.score(query.tokens, self._background)[0].cpu()
         uncertainty = float(query_uncertainty(query.tokens)[0])
-        scores = torch.tensor([hit.score for hit in hits])
-        judged = self.relevance.of(scores, background, uncertainty, self.store.count())
-        return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
+        return self.relevance.of(torch.tensor(scores), background, uncertainty, self.store.count())
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""
@@ -141,27 +174,26 @@ class Searcher:
 
     def _segments(
         self, tokens: PreparedTokens, count: int, where: str | None, exact: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of the best segments and their scores, best first."""
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each query the rows of the best segments and their scores, best first."""
         total = self.store.count()
         if total == 0:
+            return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(tokens)
+        if not exact and total > self.exact_segments:
+            return [self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))]
+        scores, places = search(self.model.head, tokens, self._all_tokens(), count, self._allowed(total, where))
+        return [_there(*found) for found in zip(places.cpu().numpy(), scores.cpu().numpy(), strict=True)]
+
+    def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> tuple[np.ndarray, np.ndarray]:
+        """The best of the segments that are nearest to one query by their pooled vectors."""
+        vector = pooled_vectors(tokens)[0].cpu().numpy()
+        number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
+        candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
+        if not len(candidates):
             return np.zeros(0, dtype=np.int64), np.zeros(0)
-        if exact or total <= self.exact_segments:
-            allowed = self._allowed(total, where)
-            scores, places = search(self.model.head, tokens, self._all_tokens(), count, allowed)
-            rows = places[0].cpu().numpy()
-        else:
-            vector = pooled_vectors(tokens)[0].cpu().numpy()
-            number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
-            candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
-            if not len(candidates):
-                return np.zeros(0, dtype=np.int64), np.zeros(0)
-            some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
-            scores, places = search(self.model.head, tokens, some, count)
-            rows = candidates[places[0].cpu().numpy()]
-        values = scores[0].cpu().numpy()
-        there = np.isfinite(values)
-        return rows[there], values[there]
+        some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
+        scores, places = search(self.model.head, tokens, some, count)
+        return _there(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
 
     def _allowed(self, total: int, where: str | None) -> torch.Tensor | None:
         """Rows that fit a filter and whose file is there; None: all."""
@@ -173,10 +205,23 @@ class Searcher:
         allowed[torch.tensor(rows, dtype=torch.long)] = True
         return allowed.to(self.device)
 
+    def warm(self) -> None:
+        """Read what every search will need, before the first."""
+        self._all_tokens()
+
     def _all_tokens(self) -> PreparedTokens:
         if self._tokens is None:
             self._tokens = stored_tokens(self.store.tokens(), self.device)
         return self._tokens
+
+    @torch.inference_mode()
+    def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
+        """Of these segments, in the order given."""
+        found: list[float] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            some = stored_tokens(self.store.tokens(rows[start : start + _ROWS_AT_ONCE]), self.device)
+            found += self.model.score(query.tokens, some)[0].tolist()
+        return found
 
     def explain(self, query: Query, row: int) -> Explanation:
         """What the score of one segment is made of."""
@@ -184,11 +229,23 @@ class Searcher:
 
     def frame_times(self, row: int) -> list[float]:
         """Seconds of the frames of a segment, in the order of its explanation."""
-        times = self.store.segments(["times"], rows=[row])["times"].to_pylist()[0]
-        return [float(value) for value in times if value is not None and not np.isnan(value)]
+        return self._times([row])[0]
 
-    def _hit(self, query: Query, moment: Moment) -> Hit:
-        best = int(self.explain(query, moment.row).video_contributions.argmax())
-        times = self.frame_times(moment.row)
-        record = self._records[moment.video_id]
-        return Hit(record, moment.start, moment.end, moment.score, times[min(best, len(times) - 1)], moment.row)
+    def _times(self, rows: Sequence[int]) -> list[list[float]]:
+        times = self.store.segments(["times"], rows=rows)["times"].to_pylist()
+        return [[float(value) for value in row if value is not None and not np.isnan(value)] for row in times]
+
+    @torch.inference_mode()
+    def _hits(self, query: Query, moments: Sequence[Moment]) -> list[Hit]:
+        """Moments with their videos and best frames; what that takes is read at once for all of them."""
+        if not moments:
+            return []
+        rows = [moment.row for moment in moments]
+        tokens = stored_tokens(self.store.tokens(rows), self.device) if self._tokens is None else self._tokens[rows]
+        hits = []
+        frames = self.model.head.best_frames(query.tokens, tokens).tolist()
+        for moment, times, best in zip(moments, self._times(rows), frames, strict=True):
+            best_time = times[min(best, len(times) - 1)]
+            record = self._records[moment.video_id]
+            hits.append(Hit(record, moment.start, moment.end, moment.score, best_time, moment.row))
+        return hits

@@ -13,7 +13,7 @@ from pathlib import Path
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
 from prota.library.records import LibraryError
 
-__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "content_id", "walk"]
+__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "walk"]
 
 # What is taken for a video inside a folder, lower case. Benchmarks also have videos called x.null, x. and x.ogg; in a
 # folder of one's own, the last is nearly always music. Any file is taken that is named itself.
@@ -78,6 +78,12 @@ def content_id(path: Path) -> str:
     if not _state(before) == _state(after) == _state(now):
         raise LibraryError(f"{name}: changed while it was being read; index it again when it is complete")
     return digest
+
+
+def below(path: str | Path, folders: Sequence[str]) -> bool:
+    """Whether a file really lies in or below one of these folders, which are given by their real paths."""
+    real = os.path.realpath(path)
+    return any(real == folder or real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
 def _open(path: str, flags: int) -> int:

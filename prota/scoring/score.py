@@ -289,6 +289,15 @@ class ScoreHead(nn.Module):
             video_uncertainty=self._uncertainty(video),
         )
 
+    @torch.no_grad()
+    def best_frames(self, text: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        """Which frame of each video adds most to its score with one text, [B]: as `explain` has it, for all at once."""
+        text, videos = _checked(text, self.config), _checked(videos, self.config)
+        with torch.autocast(text.direction.device.type, enabled=False):
+            pooling = self.config.aggregation == "pooling"
+            pieces = self._pooling_pieces(text, videos) if pooling else self._pieces(text, videos)
+        return (pieces.video_low * pieces.video_weight)[0].masked_fill(~videos.mask, -torch.inf).argmax(dim=-1)
+
     def _uncertainty(self, item: PreparedTokens) -> Tensor | None:
         if item.spread is None:
             return None

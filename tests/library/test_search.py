@@ -51,6 +51,22 @@ def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
+def test_queries_that_are_asked_together_find_what_they_find_alone(library: Library, exact_segments: int) -> None:
+    texts = ["red", "a pink thing on the left of the picture", "bottom half black"]
+    with Store.open(library.folder) as store:
+        searcher = Searcher(store, library.model, exact_segments=exact_segments)
+        queries = searcher.encode_all(texts)
+        for text, query, segments in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
+            assert query.tokens.mask.all()
+            together, alone = searcher.moments(query, segments, 5), searcher.search(text, 5)
+            assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
+            assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
+            assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
+                [hit.score for hit in alone], abs=1e-6
+            )
+
+
+@pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
     with Store.open(library.folder) as store:
         searcher = Searcher(store, library.model, exact_segments=exact_segments)

@@ -11,7 +11,7 @@ import pytest
 
 from prota.library import walk as module
 from prota.library.records import LibraryError
-from prota.library.walk import VIDEO_EXTENSIONS, FoundFile, Unreadable, content_id, walk
+from prota.library.walk import VIDEO_EXTENSIONS, FoundFile, Unreadable, below, content_id, walk
 
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="everything is readable for root")
 
@@ -230,3 +230,20 @@ def test_a_file_that_changes_meanwhile_is_noticed(change: str, tmp_path: Path, m
     with pytest.raises(LibraryError, match=r"changed while it was being read|No such file") as caught:
         content_id(path)
     assert "\n" not in str(caught.value)
+
+
+def test_what_links_lead_to_does_not_lie_below(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    own, other = put(root / "a.mp4"), put(tmp_path / "root-beside" / "b.mp4")
+    (root / "link.mp4").symlink_to(other)
+    (root / "folder").symlink_to(other.parent)
+    (tmp_path / "way-in").symlink_to(root)
+    folders = [os.path.realpath(root)]
+    assert below(own, folders)
+    assert below(root, folders)
+    assert below(tmp_path / "way-in" / "a.mp4", folders)
+    assert below(root / "not-there.mp4", folders)
+    assert below("/anything", ["/"])
+    for path in (other, root / "link.mp4", root / "folder" / "b.mp4", root / ".." / "root-beside", tmp_path):
+        assert not below(path, folders)
+    assert not below(own, [])

@@ -110,6 +110,16 @@ def test_explanation_sums_to_the_score(variant: str) -> None:
             assert explanation.score == pytest.approx(float(expected[a, b]), abs=1e-12)
 
 
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_best_frames_are_those_that_explanations_tell(variant: str) -> None:
+    case = make(variant, 3, (5, 2), (3, 4))
+    head, videos = case.head, case.head.prepare_videos(case.videos)
+    for a in range(2):
+        text = head.prepare_texts(case.texts[a : a + 1])
+        explained = [head.explain(text, videos[b : b + 1]).video_contributions for b in range(2)]
+        assert head.best_frames(text, videos).tolist() == [int(adds.argmax()) for adds in explained]
+
+
 def test_explain_wants_one_of_each() -> None:
     case = make("prota", 0, (2, 2), (2,))
     with pytest.raises(ValueError, match="one text and one video; got 2 texts and 1 videos"):

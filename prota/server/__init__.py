@@ -1,0 +1,1 @@
+"""The library in a browser: an API and a page."""

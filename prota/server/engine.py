@@ -1,0 +1,209 @@
+"""The library behind the server: loaded in the background, and replaced when a newer version of it is there.
+
+Nothing here imports torch until the loading thread does: the page is there before the model is.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from prota.library.records import ModelStamp, VideoRecord
+from prota.models import shipped
+from prota.server.problems import ProblemError, readable
+from prota.server.waiting import Batcher, Kept
+from prota.settings import first_line
+
+if TYPE_CHECKING:
+    from prota.library.library import Library
+    from prota.library.search import Query, Searcher
+    from prota.library.store import Store
+
+__all__ = ["Engine", "State", "View"]
+
+State = Literal["loading", "ready", "failed"]
+_PATIENCE = 5
+_log = logging.getLogger("prota.server")
+
+
+@dataclass(frozen=True)
+class View:
+    """One version of the library."""
+
+    number: int
+    """Grows with each view of a server; versions may repeat where a library is made anew."""
+    store: Store
+    videos: dict[str, VideoRecord]
+    """By content; of several copies, the first whose file was there when it was indexed."""
+    searcher: Searcher | None
+    """None until the model is there."""
+
+    @property
+    def version(self) -> int:
+        return self.store.version
+
+    @property
+    def hours(self) -> float:
+        return sum(record.duration for record in self.videos.values()) / 3600
+
+    @property
+    def folders(self) -> list[str]:
+        """Names of the folders that videos lie in."""
+        return sorted({readable(Path(record.path).parent.name) for record in self.videos.values()} - {""})
+
+
+class Engine:
+    """The present version of a library and its model; the one before is kept for what clients still show of it."""
+
+    def __init__(self, folder: Path, model: str | None, device: str, cached: int, refresh: float) -> None:
+        self.folder, self.device, self.refresh = folder, device, refresh
+        self.state: State = "loading"
+        self.reason = ""
+        self.model_name = model or shipped.DEFAULT
+        self.view: View | None = None
+        """None where there is no library yet."""
+        self._queries: Kept[Query] = Kept(cached)
+        self.batcher: Batcher[str, Query] = Batcher(self._encode)
+        self._before: View | None = None
+        self._views = 0
+        self._library: Library | None = None
+        self._stamp: ModelStamp | None = None
+        self._wake, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._keep_up, name="prota-library", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._wake.set()
+        self.batcher.close()
+
+    def look(self) -> None:
+        """See now whether there is a newer version, and not only after a while."""
+        self._wake.set()
+
+    @property
+    def version(self) -> int:
+        return -1 if self.view is None else self.view.version
+
+    def at(self, version: int | None) -> View:
+        """The present version, or the one before where that is asked for; ProblemError otherwise."""
+        view = self.view
+        if view is None:
+            raise ProblemError(404, "the library is empty") if self.state == "ready" else self.not_ready()
+        if version is None or version == view.version:
+            return view
+        if self._before is not None and version == self._before.version:
+            return self._before
+        raise ProblemError(404, "the library has changed since: search again")
+
+    def searcher(self, version: int | None = None) -> Searcher:
+        """What searches that version; ProblemError where it is not there, or not yet."""
+        return self.searcher_of(self.at(version))
+
+    def searcher_of(self, view: View) -> Searcher:
+        if view.searcher is None:
+            raise self.not_ready()
+        return view.searcher
+
+    def not_ready(self) -> ProblemError:
+        if self.state == "failed":
+            return ProblemError(503, f"the library cannot be opened: {self.reason}", {"Retry-After": "10"})
+        return ProblemError(503, "the model is being loaded", {"Retry-After": "1"})
+
+    def _encode(self, texts: Sequence[str]) -> list[Query]:
+        stamp = self._stamp
+        queries = self.searcher().encode_all(texts)
+        for text, query in zip(texts, queries, strict=True):
+            self._queries.put((stamp, text), query)
+        return queries
+
+    def known(self, text: str) -> Query | None:
+        """What this text was encoded to before, by the same model."""
+        return self._queries.get((self._stamp, text))
+
+    def _keep_up(self) -> None:
+        """The thread's life: load, then look now and then whether there is something new."""
+        while not self._ended.is_set():
+            self._wake.clear()
+            pause = self.refresh
+            try:
+                self._take_over()
+            except Exception as error:
+                self._complain(first_line(error))
+                # A model that cannot be read is not to be read all the time.
+                pause = _PATIENCE * self.refresh
+            self._wake.wait(pause)
+
+    def _complain(self, reason: str) -> None:
+        """Once for each reason. A library that was being searched goes on as it was."""
+        if reason != self.reason:
+            _log.warning("the library cannot be opened: %s", reason)
+        self.reason = reason
+        if self.view is None or self.view.searcher is None:
+            self.state = "failed"
+
+    def _take_over(self) -> None:
+        from prota.library.folder import read_head
+        from prota.library.store import Store
+
+        if not (self.folder / "library.json").exists():
+            # Where there is nothing to search, there is nothing to load: the first index job makes the library.
+            self.view, self._before = None, None
+            self.state, self.reason = "ready", ""
+            return
+        present = self.view
+        if present is not None and present.searcher is not None and read_head(self.folder).version == present.version:
+            return
+        store = Store.open(self.folder)
+        videos: dict[str, VideoRecord] = {}
+        for record in store.videos():
+            if record.state == "indexed":
+                videos.setdefault(record.video_id, record)
+        if self._library is None or self._stamp != store.stamp:
+            # The videos can be looked at while the model is read.
+            self.state, self.view, self._before = "loading", self._next(store, videos, None), None
+            self._load(store)
+        assert self._library is not None
+        searcher = self._new_searcher(store)
+        if store.count() and store.count() <= searcher.exact_segments:
+            # Before the first who asks, and once: later they are only read.
+            searcher.warm()
+        if present is not None and present.searcher is not None:
+            # Without the tokens in memory: what is still asked of it reads single rows.
+            before = self._new_searcher(present.store)
+            self._before = View(present.number, present.store, present.videos, before)
+        self.view = self._next(store, videos, searcher)
+        self.state, self.reason = "ready", ""
+
+    def _next(self, store: Store, videos: dict[str, VideoRecord], searcher: Searcher | None) -> View:
+        self._views += 1
+        return View(self._views, store, videos, searcher)
+
+    def _new_searcher(self, store: Store) -> Searcher:
+        from prota.library.search import Searcher
+
+        assert self._library is not None
+        return Searcher(store, self._library.model, relevance=self._library.relevance)
+
+    def _load(self, store: Store) -> None:
+        from prota.library.encoding import stamp_of
+        from prota.library.library import Library
+        from prota.training.distributed import start_world
+
+        self._library, self._stamp = None, None
+        library = Library.open(self.folder, None, str(start_world(self.device).device))
+        store.check_model(stamp_of(library.model, library.name))
+        self._library, self._stamp, self.model_name = library, store.stamp, store.stamp.name
+
+    def record(self, video_id: str) -> VideoRecord:
+        """Of a video of the present version; ProblemError 404 where there is none."""
+        found = self.view.videos.get(video_id) if self.view is not None else None
+        if found is None:
+            raise ProblemError(404, "there is no such video in the library")
+        return found

@@ -1,0 +1,201 @@
+"""Index jobs: one after the other, each in a process of its own, with progress that can be followed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from prota.library.walk import below
+from prota.server.indexing import IndexOrder, command
+from prota.server.problems import ProblemError, readable
+from prota.server.schemas import JobRecord
+
+__all__ = ["Job", "Jobs", "order_for"]
+
+# Seconds that a job may take to stop by itself.
+_GRACE = 10.0
+# Jobs that may wait, and those that are remembered when they have ended.
+_MOST_WAITING, _REMEMBERED = 16, 100
+_COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "seconds", "share")
+
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+@dataclass
+class Job:
+    """One path that is brought into the library."""
+
+    id: str
+    path: str
+    state: JobState = "waiting"
+    detail: str = ""
+    progress: dict[str, Any] = field(default_factory=dict)
+    changes: int = 0
+    """Grows with whatever is new of it."""
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ("waiting", "running")
+
+    def record(self) -> JobRecord:
+        counts = {name: self.progress.get(name, 0) for name in _COUNTS}
+        detail, path = readable(self.detail), readable(self.path)
+        return JobRecord(id=self.id, path=path, state=self.state, detail=detail, **counts)
+
+
+class Jobs:
+    """All jobs of a server, and the thread that sees to them."""
+
+    def __init__(self, order: IndexOrder, on_progress: Callable[[], None]) -> None:
+        self._order, self._on_progress = order, on_progress
+        self._jobs: dict[str, Job] = {}
+        self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="prota-jobs", daemon=True)
+        self._thread.start()
+
+    def add(self, path: str) -> Job:
+        """A new job; ProblemError for a path that no one allowed, that is not there, or where too many wait."""
+        job = Job(secrets.token_hex(8), self._allowed(path))
+        with self._lock:
+            if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
+                raise ProblemError(503, "too many jobs are waiting: try again later", {"Retry-After": "30"})
+            for old in [job for job in self._jobs.values() if job.ended][: max(0, len(self._jobs) - _REMEMBERED)]:
+                del self._jobs[old.id]
+            self._jobs[job.id] = job
+        self._queue.put(job)
+        return job
+
+    def _allowed(self, path: str) -> str:
+        """The real path. Whether anything lies outside the allowed folders is not told."""
+        if not self._order.within:
+            raise ProblemError(403, "this server may not index: start it with --allow FOLDER")
+        if "\0" in path or not os.path.isabs(path):
+            raise ProblemError(422, "path: must be an absolute path on the computer that the server runs on")
+        try:
+            real = os.path.realpath(path)
+            inside = below(real, self._order.within)
+        except (OSError, ValueError):
+            raise ProblemError(422, "path: is not a path") from None
+        if not inside:
+            raise ProblemError(403, "the path is not below a folder that was allowed with --allow")
+        if not os.path.exists(real):
+            raise ProblemError(404, "there is no such file or folder")
+        return real
+
+    def all(self) -> list[Job]:
+        """The latest first."""
+        with self._lock:
+            return list(reversed(self._jobs.values()))
+
+    def get(self, job_id: str) -> Job:
+        with self._lock:
+            job = self._jobs.get(job_id)
+        if job is None:
+            raise ProblemError(404, "there is no such job")
+        return job
+
+    def cancel(self, job_id: str) -> Job:
+        """Have a job stop; what it finished stays in the library. One that has ended stays as it is."""
+        job = self.get(job_id)
+        with self._lock:
+            if job.ended:
+                return job
+            if job.state == "running":
+                job.detail = "stopping"
+            else:
+                job.state = "cancelled"
+            job.changes += 1
+            process = job.process
+        if process is not None:
+            process.terminate()
+            killer = threading.Timer(_GRACE, _kill, [process])
+            killer.daemon = True
+            killer.start()
+        return job
+
+    def close(self) -> None:
+        """End what runs, and take nothing on any more."""
+        self._closed = True
+        self._queue.put(None)
+        for job in self.all():
+            self.cancel(job.id)
+        self._thread.join(_GRACE)
+
+    def _run(self) -> None:
+        while (job := self._queue.get()) is not None and not self._closed:
+            try:
+                self._do(job)
+            except Exception as error:
+                self._note(job, "failed", f"the job could not be run: {error}")
+
+    def _do(self, job: Job) -> None:
+        order = replace(self._order, path=job.path)
+        with self._lock:
+            if job.state != "waiting":
+                return
+            # With the lock held: from here on, who cancels finds a process to end.
+            job.process = subprocess.Popen(
+                command(order),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                start_new_session=True,
+            )
+            job.state, job.changes = "running", job.changes + 1
+        said = ""
+        with job.process as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                said = self._hear(job, line) or said
+        self._on_progress()
+        asked = job.detail == "stopping"
+        if asked or (job.process.returncode == 0 and not job.progress.get("finished")):
+            self._note(job, "cancelled", "")
+        elif job.process.returncode == 0:
+            self._note(job, "done", "")
+        else:
+            self._note(job, "failed", said or "the job's process ended unexpectedly")
+
+    def _hear(self, job: Job, line: str) -> str:
+        """Take a line of progress; what it says went wrong, if it does."""
+        try:
+            told = json.loads(line)
+        except ValueError:
+            # Something that a library printed.
+            return ""
+        if "error" in told:
+            return str(told["error"])
+        grown = told.get("segments", 0) != job.progress.get("segments", 0)
+        job.progress = told
+        job.changes += 1
+        if grown:
+            self._on_progress()
+        return ""
+
+    def _note(self, job: Job, state: JobState, detail: str) -> None:
+        with self._lock:
+            job.state, job.detail, job.process = state, detail, None
+            job.changes += 1
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+
+
+def order_for(library: Path, model: str | None, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
+    """What all jobs of a server have in common. Half of the cores decode: the others are for those who search."""
+    workers = max(1, (os.cpu_count() or 1) // 2)
+    return IndexOrder("", str(library.absolute()), model, device, within, workers, timeout)

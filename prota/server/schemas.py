@@ -1,0 +1,163 @@
+"""What goes over the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "Answer",
+    "Explained",
+    "FrameShare",
+    "Health",
+    "JobRecord",
+    "JobRequest",
+    "LibraryInfo",
+    "LikeRequest",
+    "MomentFound",
+    "TimelineSegment",
+    "VideoDetails",
+    "VideoId",
+    "WordShare",
+]
+
+VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class MomentFound(BaseModel):
+    """A stretch of a video that a search found."""
+
+    segment: int = Field(description="row of the segment that speaks for it, in this version of the library")
+    video: str = Field(description="id of the video: SHA-256 of its content")
+    title: str
+    folder: str
+    start: float
+    end: float
+    best: float = Field(description="seconds at which the frame that matches best is shown")
+    score: float
+    relevance: float | None = Field(description="how likely it is a match; null where the model cannot tell")
+    duration: float
+    thumbnail: str
+
+
+class Answer(BaseModel):
+    """What a search found, best first."""
+
+    query: str
+    cut: bool = Field(description="whether the text was longer than the model reads")
+    no_good_match: bool
+    version: int = Field(description="of the library; rows of segments mean nothing in another")
+    took_ms: float
+    moments: list[MomentFound]
+    weaker: list[MomentFound] = Field(description="found, but no good matches")
+
+
+class LikeRequest(BaseModel):
+    """A stretch of a video of the library, as the query."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    video: VideoId
+    start: Seconds
+    end: Seconds
+
+
+class WordShare(BaseModel):
+    """What a word adds to a score."""
+
+    text: str
+    contribution: float
+    weight: float
+    uncertainty: float | None
+    unsure: bool
+
+
+class FrameShare(BaseModel):
+    """What a frame adds to a score."""
+
+    time: float
+    contribution: float
+    weight: float
+
+
+class Explained(BaseModel):
+    """What a score is made of: the contributions of words and frames add up to it."""
+
+    score: float
+    words: list[WordShare]
+    frames: list[FrameShare]
+    similarities: list[list[float]] = Field(description="words x frames")
+
+
+class VideoDetails(BaseModel):
+    """A video of the library."""
+
+    video: str
+    title: str
+    folder: str
+    duration: float
+    width: int
+    height: int
+    fps: float
+    codec: str
+    size: int
+    modified: str
+    segments: int
+    stream: str
+
+
+class TimelineSegment(BaseModel):
+    """A segment of a video, and how well it matches."""
+
+    segment: int
+    start: float
+    end: float
+    score: float | None
+    relevance: float | None
+
+
+class LibraryInfo(BaseModel):
+    """What can be searched."""
+
+    videos: int
+    segments: int
+    hours: float
+    model: str
+    version: int
+    state: Literal["loading", "ready", "failed"]
+    detail: str = Field(description="why, where it failed")
+    folders: list[str]
+    allow: list[str] = Field(description="folders below which index jobs may read")
+
+
+class JobRequest(BaseModel):
+    """What is to be indexed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str = Field(min_length=1, max_length=4096)
+
+
+class JobRecord(BaseModel):
+    """An index job."""
+
+    id: str
+    path: str
+    state: Literal["waiting", "running", "done", "failed", "cancelled"]
+    detail: str
+    found: int
+    done: int
+    indexed: int
+    unchanged: int
+    bad: int
+    segments: int
+    seconds: float = Field(description="of video that was encoded")
+    share: float = Field(description="of the work that is done, 0 to 1")
+
+
+class Health(BaseModel):
+    """Whether the server is there, or ready."""
+
+    status: str

@@ -1,0 +1,195 @@
+"""From requests to answers: filters as SQL, hits as JSON, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prota.library.records import VideoRecord
+from prota.library.tables import one_of, stored
+from prota.server.engine import View
+from prota.server.problems import ProblemError, readable
+from prota.server.schemas import Answer, Explained, FrameShare, MomentFound, TimelineSegment, WordShare
+
+if TYPE_CHECKING:
+    from prota.library.moments import ScoredSegment
+    from prota.library.search import Hit, Query, Searcher
+
+__all__ = [
+    "Filters",
+    "Wanted",
+    "answer",
+    "best_segments",
+    "condition",
+    "explained",
+    "like_stored",
+    "timeline",
+    "title_of",
+]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a search is limited to."""
+
+    min_duration: float | None = None
+    max_duration: float | None = None
+    folder: str | None = None
+    after: date | None = None
+    before: date | None = None
+
+
+def condition(filters: Filters, view: View) -> str | None:
+    """Filters as SQL over the segments; nothing a client writes gets into it but numbers, dates and quoted names."""
+    parts = []
+    if filters.min_duration is not None:
+        parts.append(f"duration >= {filters.min_duration!r}")
+    if filters.max_duration is not None:
+        parts.append(f"duration <= {filters.max_duration!r}")
+    if filters.after is not None:
+        parts.append(f"modified >= timestamp '{filters.after.isoformat()} 00:00:00'")
+    if filters.before is not None and filters.before < date.max:
+        # Until the end of that day.
+        parts.append(f"modified < timestamp '{(filters.before + timedelta(days=1)).isoformat()} 00:00:00'")
+    if filters.folder is not None:
+        parts.append(_in_folder(filters.folder, view))
+    return " AND ".join(parts) or None
+
+
+def _in_folder(name: str, view: View) -> str:
+    """In or below a folder of that name; there may be several."""
+    parents = {Path(record.path).parent for record in view.videos.values()}
+    folders = {str(parent) for parent in parents if readable(parent.name) == name}
+    if not folders:
+        return one_of("video_id", [""])
+    starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(folders)]
+    return "(" + " OR ".join(f"starts_with(path, '{start}')" for start in starts) + ")"
+
+
+def title_of(record: VideoRecord) -> str:
+    return readable(Path(record.path).stem)
+
+
+def _moment(hit: Hit, version: int) -> MomentFound:
+    return MomentFound(
+        segment=hit.row,
+        video=hit.video.video_id,
+        title=title_of(hit.video),
+        folder=readable(Path(hit.video.path).parent.name),
+        start=round(hit.start, 3),
+        end=round(hit.end, 3),
+        best=round(hit.best, 3),
+        score=hit.score,
+        relevance=hit.relevance,
+        duration=hit.video.duration,
+        # Rows have other segments in another version, and browsers keep pictures.
+        thumbnail=f"/api/v1/segments/{hit.row}/thumbnail?version={version}",
+    )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A query whose segments are to be scored."""
+
+    searcher: Searcher
+    query: Query
+    k: int
+    where: str | None
+
+
+def best_segments(wanted: Sequence[Wanted]) -> list[list[ScoredSegment]]:
+    """Of each, those that its moments are made of. Who asks for the same, but in other words, is scored together."""
+    groups: dict[tuple[int, int, str | None], list[int]] = {}
+    for place, one in enumerate(wanted):
+        groups.setdefault((id(one.searcher), one.k, one.where), []).append(place)
+    found: dict[int, list[ScoredSegment]] = {}
+    for places in groups.values():
+        first = wanted[places[0]]
+        queries = [wanted[place].query for place in places]
+        found |= dict(zip(places, first.searcher.best_segments(queries, first.k, first.where), strict=True))
+    return [found[place] for place in range(len(wanted))]
+
+
+def answer(
+    searcher: Searcher, query: Query, k: int, everything: bool, segments: Sequence[ScoredSegment] | None = None
+) -> Answer:
+    """The k best moments, the good ones apart from the others; `took_ms` is left to who knows it.
+
+    ``segments``: of `best_segments`, where they are known.
+    """
+    found = searcher.search(query, k) if segments is None else searcher.moments(query, segments, k)
+    good = searcher.good(found)
+    shown = found if everything else good
+    version = searcher.store.version
+    return Answer(
+        query=readable(query.text),
+        cut=query.cut,
+        no_good_match=bool(found) and not good,
+        version=version,
+        took_ms=0.0,
+        moments=[_moment(hit, version) for hit in shown],
+        weaker=[_moment(hit, version) for hit in found if hit not in shown],
+    )
+
+
+def like_stored(view: View, video_id: str, start: float, end: float) -> Query:
+    """A stretch of a video of the library as a query: its segment that covers most of it, as it is stored."""
+    from prota.library.encoding import stored_tokens
+    from prota.library.search import Query
+
+    assert view.searcher is not None
+    if end <= start:
+        raise ProblemError(422, "end: must be after start")
+    segments = view.store.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
+    spans = list(zip(segments["row"], segments["start"], segments["end"], strict=True))
+    covered = {row: min(last, end) - max(first, start) for row, first, last in spans}
+    best = max(covered, key=lambda row: covered[row], default=None)
+    if best is None or covered[best] <= 0:
+        raise ProblemError(422, "the video shows nothing there: it is shorter")
+    tokens = stored_tokens(view.store.tokens([best]), view.searcher.device)
+    first, last = next((first, last) for row, first, last in spans if row == best)
+    # Neither what was asked with nor what was taken for it is to be found again.
+    around = (video_id, min(first, start), max(last, end))
+    return Query(f"like {title_of(view.videos[video_id])}", tokens, False, like=around)
+
+
+def explained(searcher: Searcher, query: Query, row: int) -> Explained:
+    """Why a segment has its score."""
+    found = searcher.explain(query, row)
+    words = searcher.model.text_encoder.pieces(query.text)
+    uncertainty = [None] * len(words) if found.text_uncertainty is None else found.text_uncertainty.tolist()
+    rows = zip(
+        words, found.text_contributions.tolist(), found.text_weight.tolist(), uncertainty, found.unsure, strict=True
+    )
+    columns = zip(
+        searcher.frame_times(row), found.video_contributions.tolist(), found.video_weight.tolist(), strict=True
+    )
+    return Explained(
+        score=found.score,
+        words=[
+            WordShare(text=readable(text), contribution=adds, weight=weight, uncertainty=spread, unsure=unsure)
+            for text, adds, weight, spread, unsure in rows
+        ],
+        frames=[FrameShare(time=round(time, 3), contribution=adds, weight=weight) for time, adds, weight in columns],
+        similarities=found.similarities.tolist(),
+    )
+
+
+def timeline(view: View, video_id: str, query: Query | None) -> list[TimelineSegment]:
+    """All segments of a video in their order, with scores where there is a query."""
+    table = view.store.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
+    rows: list[int] = table["row"]
+    scores: list[float] | list[None] = [None] * len(rows)
+    judged: list[float] | list[None] = [None] * len(rows)
+    if query is not None and view.searcher is not None:
+        numbers = view.searcher.scores(query, rows)
+        scores, judged = numbers, view.searcher.judged(query, numbers)
+    columns = zip(rows, table["start"], table["end"], scores, judged, strict=True)
+    found = [
+        TimelineSegment(segment=row, start=round(start, 3), end=round(end, 3), score=score, relevance=relevance)
+        for row, start, end, score, relevance in columns
+    ]
+    return sorted(found, key=lambda segment: segment.start)

@@ -1,0 +1,48 @@
+// The one place that talks to the server.
+
+/** The server said no, as problem details (RFC 9457); status 0: nobody answered. */
+export class Problem extends Error {
+	constructor(status, { title, detail } = {}, wait = 2) {
+		super(detail || title || (status ? `The server answered ${status}.` : "The server does not answer."));
+		Object.assign(this, { status, title: title || "That did not work", wait });
+	}
+}
+
+const address = (path) => new URL(`api/v1${path}`, document.baseURI).href;
+
+async function api(path, { method = "GET", json, body, signal } = {}) {
+	const headers = json ? { "Content-Type": "application/json" } : {};
+	let response;
+	try {
+		response = await fetch(address(path), { method, headers, signal, body: json ? JSON.stringify(json) : body });
+	} catch (error) {
+		throw error.name === "AbortError" ? error : new Problem(0);
+	}
+	if (response.ok) return response.json();
+	if (response.status === 502 || response.status === 504) throw new Problem(0); // a proxy, for a server that is not there
+	if (response.status === 401) document.dispatchEvent(new Event("prota:token"));
+	throw new Problem(response.status, await response.json().catch(() => ({})), Number(response.headers.get("Retry-After")) || 2);
+}
+
+function query(values) {
+	return new URLSearchParams(Object.entries(values).filter(([, value]) => value != null && value !== ""));
+}
+
+const of = (video) => `/videos/${encodeURIComponent(video)}`;
+export const search = (q, filters, signal) => api(`/search?${query({ q, k: 24, ...filters })}`, { signal });
+export const like = ({ video, start, end }, signal) =>
+	api("/search/like", { method: "POST", json: { video, start, end }, signal });
+export function upload(file, signal) {
+	const body = new FormData();
+	body.append("file", file, file.name);
+	return api("/search/like", { method: "POST", body, signal });
+}
+export const explain = (q, { segment, version }, signal) => api(`/explain?${query({ q, segment, version })}`, { signal });
+export const video = (id, signal) => api(of(id), { signal });
+export const segments = (id, q, signal) => api(`${of(id)}/segments?${query({ q })}`, { signal });
+export const stream = (id) => address(`${of(id)}/stream`);
+export const library = () => api("/library");
+export const jobs = () => api("/jobs");
+export const addFolder = (path) => api("/jobs", { method: "POST", json: { path } });
+export const cancel = (id) => api(`/jobs/${id}`, { method: "DELETE" });
+export const events = (id) => new EventSource(address(`/jobs/${id}/events`));

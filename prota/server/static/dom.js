@@ -1,0 +1,47 @@
+// Elements and words. What the server says goes in as text, never as markup.
+
+export const $ = (id) => document.getElementById(id);
+export const on = (target, event, run, options) => target.addEventListener(event, run, options);
+
+/** An element; `vars` are CSS variables, `on` a listener for clicks; strings among the children become text. */
+export function el(tag, { vars = {}, on, ...attributes } = {}, ...children) {
+	const node = document.createElement(tag);
+	for (const [name, value] of Object.entries(attributes)) if (value != null) node.setAttribute(name, value);
+	for (const name in vars) node.style.setProperty(`--${name}`, vars[name]);
+	if (on) node.addEventListener("click", on);
+	node.append(...children.filter((child) => child != null));
+	return node;
+}
+
+export const button = (on, ...children) => el("button", { on }, ...children);
+
+export function icon(name) {
+	const [svg, use] = ["svg", "use"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+	use.setAttribute("href", `#i-${name}`);
+	svg.setAttribute("class", "icon");
+	svg.append(use);
+	return svg;
+}
+
+export function clock(seconds) {
+	const whole = Math.max(0, Math.floor(seconds));
+	const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+	const two = (n) => String(n).padStart(2, "0");
+	return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+export const span = (moment) => `${clock(moment.start)} – ${clock(moment.end)}`;
+export const count = (n, one) => `${n.toLocaleString("en")} ${one}${n === 1 ? "" : "s"}`;
+export const percent = (share) => (share > 0 && share < 0.01 ? "under 1 %" : `${Math.round(share * 100)} %`);
+
+export function hours(n) {
+	if (n >= 1) return `${n.toLocaleString("en", { maximumFractionDigits: n < 10 ? 1 : 0 })} hours`;
+	return n * 60 >= 1 ? count(Math.round(n * 60), "minute") : count(Math.round(n * 3600), "second");
+}
+
+/** Values spread over 0..1, for sizes; all alike: all in the middle. */
+export function levels(values) {
+	const low = Math.min(...values);
+	const high = Math.max(...values);
+	return values.map((value) => (high > low ? (value - low) / (high - low) : 0.5));
+}

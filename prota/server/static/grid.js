@@ -1,0 +1,109 @@
+// Moments as a grid: a card each, previews on hover and focus, arrows to move.
+import { stream } from "./api.js";
+import { button, clock, el, icon, on, percent, span } from "./dom.js";
+
+let preview = null;
+
+function endPreview() {
+	if (!preview) return;
+	clearTimeout(preview.timer);
+	preview.video.removeAttribute("src");
+	preview.video.load(); // lets go of the connection
+	preview.video.remove();
+	preview = null;
+}
+
+function startPreview(card, { video: id, start, end }) {
+	if (preview?.card === card) return;
+	endPreview();
+	if (matchMedia("(prefers-reduced-motion: reduce)").matches || navigator.connection?.saveData) return;
+	const video = el("video", { "aria-hidden": "true", tabindex: -1, playsinline: "" });
+	const begin = () => { video.currentTime = start; video.play().catch(() => {}); };
+	video.muted = true;
+	on(video, "loadedmetadata", begin);
+	on(video, "ended", begin);
+	on(video, "playing", () => video.classList.add("on"));
+	on(video, "timeupdate", () => { if (video.currentTime > Math.max(end, start + 1)) video.currentTime = start; });
+	// A pointer that only passes starts nothing.
+	const timer = setTimeout(() => { card.querySelector(".thumb").append(video); video.src = stream(id); }, 250);
+	preview = { card, timer, video };
+}
+
+function card(moment, actions) {
+	const { title, folder, start, end, relevance, score } = moment;
+	const length = moment.duration || end;
+	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
+	on(image, "error", () => { image.hidden = true; });
+	const likely = relevance == null ? el("span", {}, `score ${score.toFixed(2)}`)
+		: el("span", { class: "relevance", title: "How likely this is what you mean" },
+			el("span", { class: "meter", vars: { share: relevance } }), percent(relevance));
+	const anchor = el("a", {
+		class: "play", href: actions.link(moment), tabindex: -1,
+		"aria-label": `${title}, ${clock(start)} to ${clock(end)}, ${likely.textContent}`,
+		on(event) {
+			if (event.metaKey || event.ctrlKey || event.shiftKey) return; // a new tab, as with any link
+			event.preventDefault();
+			actions.play(moment);
+		},
+	},
+	el("span", { class: "thumb" }, image, el("span", { class: "time" }, span(moment)),
+		end - start > 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
+	el("span", { class: "title" }, title),
+	el("span", { class: "facts" }, el("span", { class: "folder" }, folder), likely));
+	const quick = (name, label, run) => {
+		const node = button(() => run(moment), icon(name));
+		node.title = label;
+		node.ariaLabel = `${label}: ${title} ${span(moment)}`;
+		node.tabIndex = -1;
+		return node;
+	};
+	const item = el("li", { class: "card" }, anchor, el("div", { class: "quick" },
+		actions.why && quick("why", "Why this? (w)", actions.why), quick("like", "More like this (l)", actions.like)));
+	item.moment = moment;
+	on(item, "pointerenter", (event) => { if (event.pointerType === "mouse") startPreview(item, moment); });
+	on(item, "pointerleave", endPreview);
+	on(item, "focusin", () => { enter(item); if (anchor.matches(":focus-visible")) startPreview(item, moment); });
+	on(item, "focusout", endPreview);
+	return item;
+}
+
+/** One card at a time is in the tab order, with its buttons: Tab passes the grid in three steps, not in a hundred. */
+function enter(item) {
+	for (const other of document.querySelectorAll(".card [tabindex='0']")) other.tabIndex = -1;
+	for (const part of item.querySelectorAll("a, button")) part.tabIndex = 0;
+}
+
+export function fill(list, moments, actions) {
+	endPreview();
+	list.replaceChildren(...moments.map((moment) => card(moment, actions)));
+	if (!document.querySelector(".card [tabindex='0']") && list.firstChild) enter(list.firstChild);
+}
+
+const cards = () => [...document.querySelectorAll(".card")];
+
+/** On the card of a moment, or on the first; whether there is one. */
+export function focus(moment) {
+	const found = moment ? cards().find(({ moment: m }) => m.video === moment.video && m.segment === moment.segment) : cards()[0];
+	found?.querySelector("a").focus();
+	return !!found;
+}
+
+/** Arrows, w and l on a card; whether the key was used. */
+export function key(event, actions, leave) {
+	const item = event.target.closest(".card");
+	const run = item && { w: actions.why, l: actions.like }[event.key];
+	if (run) run(item.moment);
+	if (run || !item) return !!run;
+	const all = cards();
+	const at = all.indexOf(item);
+	const lower = all.slice(at).find((other) => other.offsetTop > item.offsetTop);
+	const row = lower ? all.indexOf(lower) - all.findIndex((other) => other.offsetTop === item.offsetTop) : all.length;
+	const above = all.slice(0, at).findLast((other) => other.offsetTop < item.offsetTop && other.offsetLeft <= item.offsetLeft);
+	const next = {
+		ArrowRight: () => all[at + 1], ArrowLeft: () => all[at - 1], Home: () => all[0], End: () => all.at(-1),
+		ArrowDown: () => lower && (all[at + row] || all.at(-1)), ArrowUp: () => above || leave(),
+	}[event.key];
+	if (!next) return false;
+	next()?.querySelector("a").focus();
+	return true;
+}

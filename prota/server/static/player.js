@@ -1,0 +1,203 @@
+// A moment, playing: the original from there on, every match on a timeline, and why.
+import * as api from "./api.js";
+import { $, button, clock, el, levels, on, span } from "./dom.js";
+import * as why from "./why.js";
+
+const dialog = $("player");
+const video = $("video");
+const play = () => video.play().catch(() => {}); // not allowed before a click: it waits at the moment
+
+export class Player {
+	constructor(route, actions) {
+		Object.assign(this, { route, actions, moment: null, marks: [], stop: new AbortController() });
+		on(dialog, "cancel", (event) => { event.preventDefault(); route.close(); });
+		on(dialog, "keydown", (event) => this.key(event));
+		on(dialog, "click", (event) => {
+			const run = {
+				player: () => route.close(), "player-close": () => route.close(), "player-like": () => actions.like(this.moment),
+				"why-toggle": () => this.toggle(), "mark-prev": () => this.hop(-1), "mark-next": () => this.hop(1), copy: () => this.copy(),
+				track: () => this.seek((event.offsetX / event.target.clientWidth) * this.length),
+			}[(event.target.closest("button") || event.target).id];
+			run?.();
+		});
+		on(video, "timeupdate", () => this.tick());
+		on(video, "durationchange", () => this.layout());
+		on(video, "error", () => this.broken());
+	}
+
+	get length() { return video.duration || this.moment?.duration || this.moment?.end || 1; }
+
+	show(moment, state) {
+		const other = !dialog.open || this.moment.video !== moment.video;
+		this.stop.abort();
+		this.stop = new AbortController();
+		Object.assign(this, { moment, query: state.q, explained: null });
+		this.title();
+		$("about").textContent = "";
+		$("why-toggle").hidden = !state.q;
+		this.setMarks(this.actions.siblings(moment));
+		if (!dialog.open) dialog.showModal();
+		video.focus();
+		if (other) this.load(moment.start);
+		else this.seek(moment.start);
+		this.details(moment, this.stop.signal);
+		this.explain(state.why);
+	}
+
+	hide() {
+		if (!dialog.open) return;
+		this.stop.abort();
+		const { moment } = this;
+		this.moment = null;
+		video.removeAttribute("src");
+		video.load();
+		dialog.close();
+		this.actions.closed(moment);
+	}
+
+	load(at) {
+		$("video-error").hidden = true;
+		video.hidden = false;
+		on(video, "loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
+		video.src = api.stream(this.moment.video);
+		play();
+	}
+
+	title() {
+		$("player-title").textContent = this.moment.title || "…";
+		$("player-where").textContent = [this.moment.folder, span(this.moment)].filter(Boolean).join(" · ");
+	}
+
+	async details(moment, signal) {
+		try {
+			const [about, found] = await Promise.all([
+				api.video(moment.video, signal), this.query ? api.segments(moment.video, this.query, signal) : null]);
+			Object.assign(moment, { title: about.title || moment.title, folder: about.folder, duration: about.duration });
+			this.codec = about.codec;
+			if (found?.length && moment.segment == null) {
+				const far = (mark) => Math.abs(mark.start - moment.start) + Math.abs(mark.end - moment.end);
+				moment.segment = found.reduce((a, b) => (far(b) < far(a) ? b : a)).segment;
+				this.explain(this.route.state.why);
+			}
+			this.title();
+			$("about").textContent = [clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
+			if (found) this.setMarks(found);
+		} catch (error) {
+			if (error.name !== "AbortError") this.actions.failed(error);
+		}
+	}
+
+	setMarks(found) {
+		const spread = levels(found.map((mark) => mark.score));
+		this.marks = found.map((mark, i) => ({ ...mark, level: mark.relevance ?? spread[i] })).sort((a, b) => a.start - b.start);
+		$("marks").replaceChildren(...this.marks.map((mark) => el("button", {
+			class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
+			"aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,
+		})));
+		$("mark-prev").hidden = $("mark-next").hidden = found.length < 2;
+		this.layout();
+	}
+
+	layout() {
+		[...$("marks").children].forEach((node, i) => {
+			node.style.setProperty("--from", this.marks[i].start / this.length);
+			node.style.setProperty("--to", Math.min(1, this.marks[i].end / this.length));
+		});
+		this.tick();
+	}
+
+	tick() {
+		if (!this.moment) return;
+		$("head").style.setProperty("--at", video.currentTime / this.length);
+		const at = this.at();
+		[...$("marks").children].forEach((node, i) => {
+			node.ariaCurrent = i === at ? "true" : null;
+			node.tabIndex = i === Math.max(0, at) ? 0 : -1;
+		});
+	}
+
+	/** The match that is playing: where several overlap the one asked for, else the last that began. */
+	at() {
+		const now = video.currentTime + 0.05;
+		const inside = (mark) => mark.start <= now && now < mark.end;
+		const asked = this.marks.findIndex((mark) => Math.abs(mark.start - this.moment.start) < 0.05 && inside(mark));
+		return asked >= 0 ? asked : this.marks.findLastIndex(inside);
+	}
+
+	seek(seconds) { video.currentTime = Math.max(0, Math.min(seconds, this.length)); this.tick(); }
+
+	jump({ start, end, segment }) {
+		this.moment = { ...this.moment, start, end, segment, version: null };
+		this.seek(start);
+		play();
+		this.route.go({ open: this.moment }, true);
+		this.title();
+		this.explain(this.route.state.why);
+	}
+
+	hop(step) {
+		const { marks } = this;
+		const now = video.currentTime;
+		const at = this.at();
+		const next = at >= 0 ? at + step : marks.findIndex((mark) => mark.start > now) - (step < 0 ? 1 : 0);
+		const index = (next + marks.length) % marks.length;
+		const inMarks = document.activeElement.closest("#marks");
+		this.jump(marks[index]);
+		if (inMarks) $("marks").children[index].focus();
+	}
+
+	toggle() { if (this.query) this.route.go({ why: $("why").hidden }, true); }
+
+	async explain(open) {
+		open = open && !!this.query;
+		$("why").hidden = !open;
+		dialog.classList.toggle("explaining", open);
+		$("why-toggle").ariaExpanded = String(open);
+		const { moment, stop: { signal } } = this;
+		if (!open || moment.segment == null || this.explained === moment.segment) return;
+		this.explained = moment.segment;
+		if (!$("why").firstChild) $("why").textContent = "Taking the score apart …";
+		try {
+			const answer = await api.explain(this.query, moment, signal);
+			if (this.explained === moment.segment) why.draw($("why"), answer, moment.video, (time) => this.seek(time), signal);
+		} catch (error) {
+			if (error.name === "AbortError") return;
+			this.explained = null;
+			$("why").replaceChildren(`${error.message} `, button(() => this.explain(true), "Try again"));
+		}
+	}
+
+	async broken() {
+		if (!this.moment || !video.getAttribute("src")) return;
+		const there = await api.library().catch(() => null);
+		$("video-error").replaceChildren(...(there
+			? [`This browser cannot play the file (${this.codec || "unknown codec"}). `,
+				el("a", { href: api.stream(this.moment.video), download: this.moment.title || "" }, "Save the original")]
+			: ["The server does not answer just now."]));
+		$("video-error").hidden = false;
+		video.hidden = true;
+	}
+
+	/** After the server was away: the same place once more. */
+	again() { if (this.moment && video.error) this.load(video.currentTime || this.moment.start); }
+
+	async copy() {
+		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Not allowed");
+		setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
+	}
+
+	key(event) {
+		const { target, key } = event;
+		const onMark = target.closest(".mark");
+		const run = {
+			ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(video.currentTime - 5)),
+			ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
+			n: () => this.hop(1), p: () => this.hop(-1), w: () => this.toggle(), l: () => this.actions.like(this.moment),
+			m: () => { video.muted = !video.muted; }, f: () => video.requestFullscreen(),
+			" ": target.closest("button, a, video") ? null : () => (video.paused ? play() : video.pause()),
+		}[key];
+		if (!run || event.ctrlKey || event.metaKey || event.altKey || (target.closest(".scroll") && key.startsWith("Arrow"))) return;
+		event.preventDefault();
+		run();
+	}
+}

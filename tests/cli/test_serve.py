@@ -1,0 +1,49 @@
+"""`prota serve`: what is wrong is said in one line, before anything is loaded."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_commands import prota
+from tests.conftest import REPOSITORY
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--allow", "nowhere"], 2, "--allow nowhere: no such folder"),
+        (["--token", "short"], 2, "a token of 5 characters can be guessed"),
+        (["--port", "70000"], 2, "--port"),
+        (["--host", "203.0.113.1"], 1, "cannot listen at 203.0.113.1:8000"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    result = prota("serve", *arguments, cwd=tmp_path)
+    assert result.returncode == code, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = prota("serve", "--port", taken.getsockname()[1], cwd=tmp_path)
+    assert result.returncode == 1
+    assert "choose another --port" in result.stderr
+
+
+def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path) -> None:
+    code = (
+        "import importlib.util, sys; find = importlib.util.find_spec; "
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'fastapi' else find(name, *rest); "
+        "sys.argv = ['prota', 'serve']; from prota.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code]
+    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert result.returncode == 1
+    assert result.stderr == "prota: serving needs fastapi: pip install 'prota[serve]'\n"

@@ -1,0 +1,89 @@
+"""Loading in the background, taking over new versions, and libraries that cannot be opened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from prota.server.app import create_app
+from prota.server.engine import Engine
+from prota.server.options import ServerOptions
+from tests.conftest import REPOSITORY
+from tests.library.worlds import toy_model, write_clips
+from tests.server.worlds import World, client_of, index, make_world, wait_until
+
+
+def test_making_an_application_imports_no_torch() -> None:
+    code = (
+        "import sys; from pathlib import Path; from prota.server.app import create_app; create_app(Path('nowhere')); "
+        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'lance'}))"
+    )
+    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(result.stdout.replace("'", '"')) == []
+
+
+def test_what_can_be_seen_while_the_model_loads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go = threading.Event()
+    load = Engine._load
+
+    def slow(engine: Engine, store: Any) -> None:
+        assert may_go.wait(30)
+        load(engine, store)
+
+    monkeypatch.setattr(Engine, "_load", slow)
+    app = create_app(world.library, ServerOptions(device="cpu", refresh=0.05))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 5)
+        assert client.get("/api/v1/library").json()["state"] == "loading"
+        assert client.get("/healthz").status_code == 200
+        for address in ("/readyz", "/api/v1/search?q=red", "/api/v1/explain?q=red&segment=0"):
+            answer = client.get(address)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "being loaded" in answer.json()["detail"]
+        # What needs no model is there.
+        assert client.get("/api/v1/segments/0/thumbnail").status_code == 200
+        may_go.set()
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        assert client.get("/api/v1/search?q=red").status_code == 200
+
+
+def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "library.json").write_text("{}", encoding="utf-8")
+    app = create_app(tmp_path / "library", ServerOptions(device="cpu", refresh=0.05))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: client.get("/api/v1/library").json()["state"] == "failed")
+        assert "does not describe a library" in client.get("/api/v1/library").json()["detail"]
+        assert client.get("/readyz").status_code == client.get("/api/v1/search?q=red").status_code == 503
+        assert client.get("/healthz").status_code == 200
+        # Once it is mended, it is served.
+        shutil.rmtree(tmp_path / "library")
+        wait_until(lambda: client.get("/api/v1/library").json()["state"] == "ready")
+
+
+def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
+    world = make_world(tmp_path / "one")
+    with client_of(world) as client:
+        before = client.get("/api/v1/search?q=red").json()
+        other = World(tmp_path / "two")
+        toy_model(seed=1).save_pretrained(other.model)
+        write_clips(other.videos, "black-top", "orange-left", "yellow-right")
+        index(other, other.videos)
+        shutil.rmtree(world.library)
+        shutil.copytree(other.library, world.library)
+        wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 3)
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        after = client.get("/api/v1/search?q=red").json()
+        assert {moment["title"] for moment in after["moments"]} == {"black-top", "orange-left", "yellow-right"}
+        assert {moment["score"] for moment in before["moments"]}.isdisjoint(
+            moment["score"] for moment in after["moments"]
+        )

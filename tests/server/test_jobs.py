@@ -1,0 +1,139 @@
+"""Indexing beside the server: allowed folders only, progress, cancelling."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.library.worlds import toy_model, write_clips
+from tests.server.worlds import World, client_of, make_world, wait_until
+
+JOBS = "/api/v1/jobs"
+
+
+def add(client: TestClient, path: Path | str) -> dict[str, Any]:
+    answer = client.post(JOBS, json={"path": str(path)})
+    assert answer.status_code == 202, answer.text
+    found = answer.json()
+    assert isinstance(found, dict)
+    return found
+
+
+def ended(client: TestClient, job: str) -> dict[str, Any]:
+    wait_until(lambda: client.get(f"{JOBS}/{job}").json()["state"] not in ("waiting", "running"))
+    found = client.get(f"{JOBS}/{job}").json()
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_folder_is_indexed_and_found(tmp_path: Path) -> None:
+    """From nothing: the first job makes the library."""
+    toy_model().save_pretrained(tmp_path / "model")
+    write_clips(tmp_path / "films", "red-left", "blue-top")
+    (tmp_path / "elsewhere").mkdir()
+    write_clips(tmp_path / "elsewhere", "green-right")
+    (tmp_path / "films" / "out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "films" / "link.mp4").symlink_to(tmp_path / "elsewhere" / "green-right.mp4")
+    world = World(tmp_path)
+    with client_of(world, allow=(tmp_path / "films",), model=str(world.model)) as client:
+        assert client.get("/api/v1/library").json()["allow"] == [str(tmp_path / "films")]
+        job = add(client, tmp_path / "films")
+        assert job["state"] in ("waiting", "running")
+        with client.stream("GET", f"{JOBS}/{job['id']}/events") as events:
+            assert events.headers["content-type"].startswith("text/event-stream")
+            told = [json.loads(line.removeprefix("data: ")) for line in events.iter_lines() if line.startswith("data")]
+        assert told[-1]["state"] == "done", told[-1]
+        assert told[-1] == client.get(f"{JOBS}/{job['id']}").json()
+        # Links that lead out of what was allowed were passed over.
+        assert (told[-1]["found"], told[-1]["indexed"], told[-1]["share"]) == (2, 2, 1.0)
+        shares = [record["share"] for record in told]
+        assert shares == sorted(shares)
+        wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 2)
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        found = client.get("/api/v1/search", params={"q": "red"}).json()
+        assert {moment["title"] for moment in found["moments"]} == {"red-left", "blue-top"}
+        assert ended(client, add(client, tmp_path / "films" / "red-left.mp4")["id"])["unchanged"] == 1
+        assert [record["state"] for record in client.get(JOBS).json()] == ["done", "done"]
+
+
+def test_only_what_was_allowed(world: World, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write_clips(root / "in", "red-left")
+    (tmp_path / "root-beside").mkdir()
+    (root / "way-out").symlink_to("/etc")
+    (root / "loop").symlink_to(root / "loop")
+    with client_of(world, allow=(root,)) as client:
+        for path in (
+            "/", "/etc", "/etc/passwd", tmp_path, f"{root}/..", f"{root}/../root-beside", f"{root}-beside",
+            f"{root}/way-out", f"{root}/way-out/passwd", f"{root}/in/../../..", "/nowhere/at/all", f"{root}/../nowhere",
+        ):  # fmt: skip
+            answer = client.post(JOBS, json={"path": str(path)})
+            assert answer.status_code == 403, path
+            assert answer.headers["content-type"] == "application/problem+json"
+        for path in ("", "in", "./in", "~", "~root", f"{root}/in\0", "\0", "file:///etc", "a" * 5000, "\ud800"):
+            body = json.dumps({"path": path})
+            answer = client.post(JOBS, content=body, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 422, path
+        for path in (f"{root}/nowhere", f"{root}/loop/x", f"{root}/{'a' * 300}"):
+            assert client.post(JOBS, json={"path": path}).status_code in (403, 404), path
+        assert client.get(JOBS).json() == []
+    with client_of(world) as client:
+        answer = client.post(JOBS, json={"path": str(root)})
+        assert answer.status_code == 403
+        assert "--allow" in answer.json()["detail"]
+
+
+def test_roots_that_are_links_are_what_they_lead_to(world: World, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with client_of(world, allow=(tmp_path / "link",)) as client:
+        assert add(client, tmp_path / "link")["path"] == os.path.realpath(tmp_path / "real")
+        assert add(client, tmp_path / "real")["path"] == os.path.realpath(tmp_path / "real")
+
+
+def test_cancelling(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    sides, colours = ("left", "right", "top", "bottom"), ("red", "blue", "pink", "white", "black", "orange")
+    write_clips(tmp_path / "many", *(f"{colour}-{side}" for colour in colours for side in sides))
+    with client_of(world, allow=(tmp_path,)) as client:
+        first, second = add(client, tmp_path / "many"), add(client, world.videos)
+        assert client.delete(f"{JOBS}/{second['id']}").json()["state"] == "cancelled"
+        wait_until(lambda: client.get(f"{JOBS}/{first['id']}").json()["state"] == "running")
+        assert client.delete(f"{JOBS}/{first['id']}").status_code == 200
+        assert ended(client, first["id"])["state"] == "cancelled"
+        assert client.delete(f"{JOBS}/{first['id']}").json()["state"] == "cancelled"
+        assert client.get(f"{JOBS}/{second['id']}").json()["found"] == 0
+        # The library is whole, and open to the next.
+        third = ended(client, add(client, world.videos)["id"])
+        assert (third["state"], third["unchanged"]) == ("done", 5)
+
+
+def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
+    write_clips(tmp_path / "films", "red-left")
+    with client_of(World(tmp_path), allow=(tmp_path,), model="magic") as client:
+        job = ended(client, add(client, tmp_path / "films")["id"])
+        assert job["state"] == "failed"
+        assert "magic: no such folder" in job["detail"]
+        assert client.get("/api/v1/library").json()["state"] == "ready"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize(("job", "status"), [("0" * 16, 404), ("x", 422), ("..%2f", 404), ("0" * 17, 422)])
+def test_jobs_that_are_none(client: TestClient, method: str, job: str, status: int) -> None:
+    assert client.request(method, f"{JOBS}/{job}").status_code == status
+    assert client.get(f"{JOBS}/{job}/events").status_code == status
+
+
+def test_a_server_that_ends_ends_its_jobs(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    with client_of(world, allow=(tmp_path,)) as client:
+        add(client, world.videos)
+        jobs = client.app.state.services.jobs  # type: ignore[attr-defined]
+        wait_until(lambda: jobs.all()[0].process is not None)
+        process = jobs.all()[0].process
+    assert process.poll() is not None

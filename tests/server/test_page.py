@@ -1,0 +1,420 @@
+"""The page in a real Chromium, on a made-up server: what people do, with a mouse, with keys alone, on a phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.fake_api import CLIPS, STATIC, FakeServer, World
+from tests.server.test_running import serving
+from tests.server.worlds import World as LibraryWorld
+
+pytest.importorskip("playwright", reason="needs playwright")
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--autoplay-policy=no-user-gesture-required"),
+]
+HARBOUR, CAR, SCRIPT, KITCHEN = CLIPS[:4]
+Opener = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        try:
+            found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        except Error as error:
+            pytest.skip(f"needs Chromium: {error.message.splitlines()[0]}")
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="session")
+def _clips(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("clips")
+    for clip in CLIPS:
+        clip.write(folder)
+
+
+@pytest.fixture
+def server(_clips: None) -> Iterator[FakeServer]:
+    started = FakeServer(World(list(CLIPS))).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def opened(browser: Browser, server: FakeServer) -> Iterator[Opener]:
+    """Opens pages; none of them may say an error or ask anybody but the server."""
+    wrong: list[str] = []
+    contexts = []
+
+    def heard(message: Any) -> None:
+        # Chromium itself notes answers that are no 200s; the page may not.
+        if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
+            wrong.append(message.text)
+
+    def opener(path: str = "", **options: Any) -> Page:
+        options.setdefault("viewport", {"width": 1200, "height": 800})
+        contexts.append(browser.new_context(**options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", heard)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("dialog", lambda dialog: wrong.append(f"a script ran: {dialog.message}"))
+        page.on(
+            "request",
+            lambda request: None if server.url in request.url or "blob:" in request.url else wrong.append(request.url),
+        )
+        page.goto(server.url + path)
+        return page
+
+    yield opener
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def moment(clip: Any, start: float, end: float) -> str:
+    return f"{clip.id}@{start:g}-{end:g}"
+
+
+def playing(page: Page) -> float:
+    return float(page.evaluate("document.getElementById('video').currentTime"))
+
+
+def plays_from(page: Page, start: float) -> None:
+    page.wait_for_function(
+        "start => { const v = document.getElementById('video'); return v.readyState > 1 && v.currentTime >= start; }",
+        arg=start,
+    )
+    assert start <= playing(page) < start + 3
+
+
+def scrolls_sideways(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+def test_it_is_small_and_needs_nobody_else() -> None:
+    files = [path for path in STATIC.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 60_000
+    for path in files:
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|//cdn|innerHTML|insertAdjacentHTML|document\.write|\beval\(", text), path.name
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"\sstyle=|\son\w+=|<style|<script>", page)
+
+
+def test_a_search_shows_moments(opened: Opener) -> None:
+    page = opened()
+    expect(page.locator("#summary")).to_contain_text("5 videos")
+    page.fill("#q", "a dog on a beach")
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text("4 moments in 7 ms")
+    first = page.locator(".card").first
+    expect(first.locator(".title")).to_have_text("<script>alert(1)</script>.mp4")
+    expect(first.locator(".time")).to_have_text("0:00 – 0:08")
+    expect(first.locator(".relevance")).to_have_text("91 %")
+    assert page.url.endswith("?q=a+dog+on+a+beach")
+    page.reload()
+    expect(page.locator(".card")).to_have_count(4)
+    assert page.title() == "a dog on a beach · ProTA"
+    page.click("#brand")
+    expect(page.locator(".chips a")).to_have_text(["a dog on a beach"])
+    assert page.locator("#past option").get_attribute("value") == "a dog on a beach"
+    page.go_back()
+    expect(page.locator(".card")).to_have_count(4)
+
+
+def test_typing_searches_without_enter(opened: Opener) -> None:
+    page = opened()
+    page.locator("#q").press_sequentially("red car")
+    expect(page.locator(".card")).to_have_count(3)
+
+
+def test_a_moment_plays_from_its_start(opened: Opener) -> None:
+    page = opened("?q=vegetables")
+    page.locator(".card", has_text="0:16 – 0:24").locator("a").click()
+    plays_from(page, 16)
+    expect(page.locator("#player-title")).to_have_text("kitchen.mp4")
+    expect(page.locator(".mark")).to_have_count(9)
+    expect(page.locator(".mark[aria-current]")).to_have_attribute("title", "0:16 – 0:24")
+    page.locator(".mark[title='0:28 – 0:36']").click(position={"x": 20, "y": 4})  # the next one overlaps
+    plays_from(page, 28)
+    assert "@28-36" in page.url.replace("%40", "@")
+    page.locator("#track").click(position={"x": 5, "y": 3})
+    page.wait_for_function("() => document.getElementById('video').currentTime < 4")
+    page.go_back()
+    expect(page.locator("#player")).not_to_be_visible()
+    assert page.url.endswith("?q=vegetables")
+    page.go_forward()
+    plays_from(page, 28)
+
+
+def test_a_link_opens_the_moment_and_why(opened: Opener) -> None:
+    page = opened(f"?q=a+red+car&open={moment(CAR, 4, 12)}&why=1")
+    plays_from(page, 4)
+    expect(page.locator("#player-title")).to_have_text("red car.mp4")
+    table = page.locator(".heat")
+    expect(table.locator("tbody tr")).to_have_count(3)
+    expect(table.locator("tbody tr").first.locator("td b")).to_have_count(8)
+    expect(table.locator("th .unsure")).to_have_text(["red"])
+    expect(table.locator("tbody .best")).to_have_count(3)
+    expect(table.locator("canvas.on")).to_have_count(8)
+    sizes = table.locator("tbody i").evaluate_all("all => all.map(node => node.offsetWidth)")
+    assert min(sizes) <= 5
+    assert max(sizes) >= 21
+    table.locator("thead button").nth(6).click()
+    page.wait_for_function("() => document.getElementById('video').currentTime > 10")
+    page.click("#player-close")
+    expect(page.locator("#player")).not_to_be_visible()
+    assert page.url.endswith("?q=a+red+car")
+
+
+def test_a_preview_plays_under_the_pointer(opened: Opener) -> None:
+    page = opened("?q=vegetables")
+    page.locator(".card", has_text="0:16 – 0:24").hover()
+    page.wait_for_function("() => document.querySelector('.thumb video.on')?.currentTime >= 16")
+    assert page.evaluate("document.querySelector('.thumb video').muted")
+    page.mouse.move(0, 0)
+    expect(page.locator(".thumb video")).to_have_count(0)
+
+
+def test_motion_can_be_unwanted(opened: Opener) -> None:
+    page = opened("?q=vegetables", reduced_motion="reduce")
+    page.locator(".card").first.hover()
+    page.wait_for_timeout(500)
+    expect(page.locator(".thumb video")).to_have_count(0)
+
+
+def test_filters(opened: Opener) -> None:
+    page = opened("?q=dog")
+    expect(page.locator(".card")).to_have_count(4)
+    page.click("#filter")
+    page.select_option("[name=folder]", "travel")
+    expect(page.locator(".card .folder")).to_have_text(["travel", "travel"])
+    assert page.url.endswith("?q=dog&folder=travel")
+    page.select_option("[name=folder]", "")
+    page.select_option("[name=duration]", "-30")
+    page.fill("[name=before]", "2024-12-31")
+    expect(page.locator(".card .folder")).to_have_text(["home/2024/garden"] * 2)
+    page.reload()
+    expect(page.locator("#filter")).to_have_text("Filters (2)")
+    expect(page.locator(".card")).to_have_count(2)
+    page.fill("[name=after]", "2024-12-01")
+    expect(page.locator("#notice")).to_contain_text("No video passes these filters.")
+    page.click("#filters [type=reset]")
+    expect(page.locator(".card")).to_have_count(4)
+
+
+def test_keys_alone(opened: Opener) -> None:
+    page = opened("?q=boats")
+    expect(page.locator(".card")).to_have_count(5)
+    press = page.keyboard.press
+    press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.type("kitchen")
+    press("Enter")
+    expect(page.locator(".title").first).to_have_text("kitchen.mp4")
+    expect(page.locator("#status")).to_have_text("9 moments in 7 ms")
+    press("ArrowDown")
+    press("ArrowRight")
+    press("ArrowDown")
+    press("ArrowLeft")
+    index = "[...document.querySelectorAll('.card')].indexOf(document.activeElement.closest('.card'))"
+    assert page.evaluate(index) == 4
+    press("ArrowUp")
+    assert page.evaluate(index) == 0
+    start = float(page.evaluate("document.activeElement.closest('.card').moment.start"))
+    press("Enter")
+    plays_from(page, start)
+    press(" ")
+    page.wait_for_function("() => document.getElementById('video').paused")
+    press("w")
+    expect(page.locator(".heat")).to_be_visible()
+    press("n")
+    expect(page.locator(".mark[aria-current]")).to_have_count(1)
+    plays_from(page, start + 4)
+    press("ArrowLeft")
+    page.wait_for_function("start => document.getElementById('video').currentTime < start + 3", arg=start)
+    press("Escape")
+    expect(page.locator("#player")).not_to_be_visible()
+    assert page.evaluate("document.activeElement.className") == "play"
+    press("w")
+    expect(page.locator(".heat")).to_be_visible()
+    press("Escape")
+    press("l")
+    expect(page.locator("#likeness")).to_contain_text("kitchen.mp4")
+
+
+def test_tab_passes_the_grid_in_three_steps(opened: Opener) -> None:
+    page = opened("?q=vegetables")
+    expect(page.locator(".card")).to_have_count(9)
+    assert page.locator(".card [tabindex='0']").count() == 3
+
+
+def test_no_good_match_is_said(opened: Opener) -> None:
+    page = opened("?q=quantum+physics")
+    expect(page.locator("#notice h2")).to_have_text("No good match")
+    expect(page.locator(".card")).to_have_count(0)
+    page.get_by_role("button", name="weaker results").click()
+    expect(page.locator("#weak .card")).to_have_count(21)
+    assert page.url.endswith("&all=1")
+
+
+def test_more_like_this_and_a_picture(opened: Opener) -> None:
+    page = opened("?q=red+car")
+    page.locator(".card").first.hover()
+    page.locator(".card").first.get_by_role("button", name="More like this").click()
+    expect(page.locator("#likeness")).to_contain_text("red car.mp4")
+    expect(page.locator(".title").first).to_have_text("red car.mp4")
+    page.set_input_files("#file", STATIC / "icon.svg")
+    expect(page.locator("#likeness strong")).to_have_text("icon.svg")
+    expect(page.locator(".title").first).to_have_text("harbour at dawn.mp4")
+    expect(page.locator("#filter")).not_to_be_visible()
+    page.go_back()
+    expect(page.locator(".title").first).to_have_text("red car.mp4")
+    page.go_forward()
+    expect(page.locator("#likeness strong")).to_have_text("icon.svg")
+    page.reload()
+    expect(page.locator("#notice")).to_contain_text("Choose the picture or clip again")
+
+
+def test_an_empty_library_and_indexing(opened: Opener, server: FakeServer) -> None:
+    server.world.clips.clear()
+    page = opened()
+    page.get_by_role("button", name="Add a folder").click()
+    page.fill("#path", "/etc")
+    page.keyboard.press("Enter")
+    expect(page.locator("#add-note")).to_have_text("/etc is not under a folder this server may read: /videos")
+    page.fill("#path", "/videos/<b>new</b>")
+    page.keyboard.press("Enter")
+    expect(page.locator("#jobs strong")).to_have_text("/videos/<b>new</b>")
+    expect(page.locator("#jobs")).to_contain_text("3 of 12 files")
+    job = next(iter(server.world.jobs.values()))
+    job.update(done=6, share=0.5)
+    expect(page.locator("#library-label")).to_have_text("Indexing 50 %")
+    expect(page.locator("#jobs")).to_contain_text("1 file could not be read")
+    server.world.clips.extend(CLIPS)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#jobs")).to_contain_text("cancelled")
+    expect(page.locator("#library-label")).to_have_text("5 videos · 2 minutes")
+    page.keyboard.press("Escape")
+    expect(page.locator(".empty")).to_have_count(0)
+
+
+def test_the_server_restarts_in_mid_session(opened: Opener, server: FakeServer) -> None:
+    page = opened("?q=dog")
+    expect(page.locator(".card")).to_have_count(4)
+    server.stop()
+    page.fill("#q", "a red car")
+    page.keyboard.press("Enter")
+    expect(page.locator("#banner")).to_have_text("The server does not answer. Trying again …")
+    server.world.state = "loading"
+    server.start()
+    expect(page.locator("#banner")).to_contain_text("The model is being loaded")
+    server.world.state = "ready"
+    expect(page.locator(".title").first).to_have_text("red car.mp4")
+    expect(page.locator("#banner")).not_to_be_visible()
+
+
+def test_a_changed_library_offers_a_new_search(opened: Opener, server: FakeServer) -> None:
+    page = opened("?q=dog")
+    expect(page.locator(".card")).to_have_count(4)
+    server.world.version = 2
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.click("#fresh")
+    expect(page.locator("#fresh")).not_to_be_visible()
+
+
+def test_a_token_is_asked_for_and_leaves_the_address(opened: Opener, server: FakeServer) -> None:
+    server.world.token = "s3cret"
+    page = opened()
+    page.fill("#token-value", "s3cret")
+    page.keyboard.press("Enter")
+    expect(page.locator("#summary")).to_contain_text("5 videos")
+    assert "s3cret" not in page.url
+
+
+@pytest.mark.parametrize(
+    "path", ["", "?q=dog&folder=home", "?q=physics&all=1", f"?q=vegetables&open={moment(KITCHEN, 16, 24)}&why=1"]
+)
+def test_a_phone_does_not_scroll_sideways(opened: Opener, path: str) -> None:
+    page = opened(path, viewport={"width": 360, "height": 720}, has_touch=True, is_mobile=True)
+    page.wait_for_load_state("networkidle")
+    assert not scrolls_sideways(page)
+    assert not page.evaluate("document.querySelector('dialog[open]')?.scrollWidth > innerWidth")
+
+
+def test_dark_by_the_system_and_by_choice(opened: Opener) -> None:
+    page = opened(color_scheme="dark")
+    background = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(background) == "rgb(19, 20, 23)"
+    page.click("#theme")
+    assert page.evaluate(background) == "rgb(250, 250, 248)"
+    page.reload()
+    assert page.evaluate(background) == "rgb(250, 250, 248)"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("", "#start .chips"),
+        ("?q=dog&folder=travel", ".card"),
+        ("?q=physics", "#notice h2"),
+        (f"?q=a+red+car&open={moment(CAR, 4, 12)}&why=1", ".heat"),
+    ],
+)
+def test_axe_finds_nothing_serious(opened: Opener, path: str, there: str, scheme: Any) -> None:
+    axe = pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python")
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+    page = opened(path, color_scheme=scheme, bypass_csp=True)
+    page.locator(there).first.wait_for(state="attached")
+    if path:
+        page.keyboard.press("Tab")
+    page.wait_for_timeout(300)
+    page.evaluate(script)
+    found = page.evaluate("axe.run().then(result => result.violations)")
+    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+    assert not serious, [(one["id"], [node["html"] for node in one["nodes"]]) for one in serious]
+
+
+def test_a_file_that_cannot_be_played_is_said(opened: Opener, server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "odd.webm").write_bytes(b"not a video at all")
+    server.world.clips[1] = replace(CAR, path=tmp_path / "odd.webm")
+    page = opened("?q=red+car")
+    page.locator(".card a").first.click()
+    expect(page.locator("#video-error")).to_contain_text("This browser cannot play the file (vp8). Save the original")
+    page.keyboard.press("Escape")
+    expect(page.locator("#player")).not_to_be_visible()
+
+
+def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
+    """The same page on `prota serve`, with a tiny random model: any moment will do."""
+    context = browser.new_context()
+    page = context.new_page()
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    with serving(world) as (_, address, _):
+        page.goto(f"{address}/?q=a+red+thing&all=1")
+        expect(page.locator(".card").first).to_be_visible(timeout=60_000)
+        page.locator(".card a").first.focus()
+        start = float(page.evaluate("document.activeElement.closest('.card').moment.start"))
+        page.keyboard.press("w")
+        expect(page.locator(".heat tbody tr").first).to_be_visible()
+        expect(page.locator(".mark").first).to_be_visible()
+        page.wait_for_function(
+            "start => { const v = document.getElementById('video'); return v.error || v.currentTime >= start; }",
+            arg=start,
+        )
+        context.close()
+    assert not wrong

@@ -1,0 +1,123 @@
+"""A real server in a process of its own: killed, started again, and asked the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from tests.conftest import REPOSITORY
+from tests.server.worlds import World, wait_until
+
+QUERIES = ("red on the left", "a blue thing", "green")
+
+
+@contextmanager
+def serving(world: World, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, its address, and the line it printed."""
+    command = [
+        sys.executable,
+        "-m",
+        "prota",
+        "serve",
+        "-l",
+        str(world.library),
+        "--port",
+        "0",
+        "--device",
+        "cpu",
+        *options,
+    ]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"http://([^/]+):(\d+)", said)
+        assert found is not None, said
+        yield process, f"http://127.0.0.1:{found[2]}", said
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            stream.close()
+
+
+def ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def ask(address: str) -> list[dict[str, object]]:
+    answers = []
+    for query in QUERIES:
+        answer = httpx.get(f"{address}/api/v1/search", params={"q": query}).json()
+        answers.append(answer | {"took_ms": 0})
+    return answers
+
+
+def test_killed_and_started_again_it_answers_the_same(world: World) -> None:
+    with serving(world) as (process, address, said):
+        assert "token" not in said
+        wait_until(lambda: ready(address))
+        before = ask(address)
+        assert all(answer["moments"] for answer in before)
+        # A client that breaks off, and one that speaks no HTTP.
+        port = int(address.rpartition(":")[2])
+        for message in (b"GET /api/v1/search?q=red HTTP/1.1\r\n", b"\x16\x03\x01\x00nonsense\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(message)
+        assert ready(address)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with serving(world) as (process, address, _):
+        wait_until(lambda: ready(address))
+        assert ask(address) == before
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_host_that_others_reach_gets_a_token_that_no_log_shows(world: World) -> None:
+    with serving(world, "--host", "0.0.0.0") as (process, address, said):
+        found = re.search(r"\?token=([\w-]{32})", said)
+        assert found is not None
+        wait_until(lambda: ready(address))
+        assert httpx.get(f"{address}/api/v1/library").status_code == 401
+        with httpx.Client(base_url=address) as client:
+            assert client.get("/", params={"token": found[1]}).status_code == 200
+            assert client.get("/api/v1/library").status_code == 200
+            client.get("/", params={"token": "wrong" * 5})
+        process.terminate()
+        out, complained = process.communicate(timeout=30)
+        assert found[1] not in out + complained
+
+
+def test_the_page_is_there_at_once(world: World) -> None:
+    started = time.monotonic()
+    with serving(world) as (_, address, _):
+        wait_until(lambda: _answers(address))
+        told = httpx.get(f"{address}/api/v1/library").json()
+        assert told["state"] in ("loading", "ready")
+        # Generous, because tests share the machine; see benchmarks for how long it takes.
+        assert time.monotonic() - started < 30
+        assert json.dumps(told)
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False

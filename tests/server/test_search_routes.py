@@ -1,0 +1,188 @@
+"""Searching and explaining over HTTP."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from prota.library.library import Library
+from tests.server.worlds import World, client_of, index, make_world, wait_until
+from tests.small_world import write_colour_clip
+
+
+def titles(answer: dict[str, object]) -> list[str]:
+    moments = answer["moments"]
+    assert isinstance(moments, list)
+    return [moment["title"] for moment in moments]
+
+
+def test_moments_are_those_of_the_library(client: TestClient, world: World) -> None:
+    answer = client.get("/api/v1/search", params={"q": " red  on the left "}).json()
+    hits = Library.open(world.library).search("red on the left", k=24)
+    assert answer["query"] == "red on the left"
+    assert answer["no_good_match"] is answer["cut"] is False
+    assert answer["weaker"] == []
+    assert answer["took_ms"] > 0
+    assert titles(answer) == [Path(hit.video.path).stem for hit in hits]
+    first, hit = answer["moments"][0], hits[0]
+    assert (first["segment"], first["video"]) == (hit.row, hit.video.video_id)
+    assert first["score"] == pytest.approx(hit.score, abs=1e-6)
+    assert first["start"] <= first["best"] <= first["end"] <= first["duration"] + 0.01
+    assert first["folder"] in ("near", "far")
+    assert first["relevance"] is None
+    assert client.get(first["thumbnail"]).headers["content-type"] == "image/jpeg"
+
+
+def test_filters(client: TestClient) -> None:
+    def found(**filters: object) -> set[str]:
+        return set(titles(client.get("/api/v1/search", params={"q": "red", "k": 100} | filters).json()))
+
+    everything = found()
+    assert len(everything) == 5
+    assert found(min_duration=5) == {"long"}
+    assert found(max_duration=5) == everything - {"long"}
+    assert found(folder="far") == {"long", "green-right"}
+    assert found(folder="near") == everything - found(folder="far")
+    assert found(folder="videos' OR 1=1 --") == found(folder="nowhere") == set()
+    assert found(after="2999-01-01") == found(before="1999-01-01") == set()
+    assert found(after="1999-01-01", before="2999-01-01", folder="") == everything
+    assert found(before="9999-12-31") == everything
+    assert len(client.get("/api/v1/search", params={"q": "red", "k": 2}).json()["moments"]) == 2
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {}, {"q": ""}, {"q": " \t\x00"}, {"q": "a" * 1001}, {"q": "a", "k": 0}, {"q": "a", "k": 101},
+        {"q": "a", "min_duration": "nan"}, {"q": "a", "max_duration": "-1"}, {"q": "a", "min_duration": "inf"},
+        {"q": "a", "after": "yesterday"}, {"q": "a", "all": "perhaps"},
+    ],
+)  # fmt: skip
+def test_mistakes_are_told(client: TestClient, parameters: dict[str, str]) -> None:
+    answer = client.get("/api/v1/search", params=parameters)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == 422
+    assert answer.json()["detail"]
+
+
+def test_any_letters_are_words(client: TestClient) -> None:
+    for text in ("\U0001f600", "日本語", "' OR 1=1 --", "<script>", "\ud7ff", "a" * 1000, "%00", "+", "\u202e"):
+        answer = client.get("/api/v1/search", params={"q": text})
+        assert answer.status_code in (200, 422), text
+    assert client.get("/api/v1/search", params={"q": "word " * 150}).json()["cut"] is True
+    assert client.get("/api/v1/search?q=%ff%fe%80").status_code == 200
+
+
+def test_together_is_as_alone(world: World) -> None:
+    texts = [f"{colour} {'on the very ' * number}side" for number, colour in enumerate(("red", "blue", "green", "a"))]
+    with client_of(world, cached=0) as client, ThreadPoolExecutor(12) as pool:
+
+        def ask(text: str) -> list[tuple[str, float]]:
+            answer = client.get("/api/v1/search", params={"q": text}).json()
+            return [(moment["title"], moment["score"]) for moment in answer["moments"]]
+
+        alone = {text: ask(text) for text in texts}
+        together = list(pool.map(ask, texts * 10))
+    for text, found in zip(texts * 10, together, strict=True):
+        assert [title for title, _ in found] == [title for title, _ in alone[text]]
+        assert [score for _, score in found] == pytest.approx([score for _, score in alone[text]], abs=1e-5)
+
+
+def test_answers_are_kept_until_the_library_changes(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    with client_of(world) as client:
+        first = client.get("/api/v1/search", params={"q": "red"}).json()
+        again = client.get("/api/v1/search", params={"q": "red"}).json()
+        assert again | {"took_ms": 0} == first | {"took_ms": 0}
+        assert 'prota_answers_total{kept="yes"} 1' in client.get("/metrics").text
+        write_colour_clip(world.videos / "new.mp4", "red", "right")
+        index(world, world.videos)
+        wait_until(lambda: client.get("/api/v1/library").json()["version"] > first["version"])
+        assert "new" in titles(client.get("/api/v1/search", params={"q": "red"}).json())
+        # What is still on someone's screen goes on to be shown.
+        old = {"q": "red", "segment": first["moments"][0]["segment"], "version": first["version"]}
+        assert client.get("/api/v1/explain", params=old).json()["score"] == pytest.approx(
+            first["moments"][0]["score"], abs=1e-5
+        )
+        assert client.get(first["moments"][0]["thumbnail"]).status_code == 200
+        old["version"] = 10**6
+        assert client.get("/api/v1/explain", params=old).status_code == 404
+
+
+def test_reasons_add_up(client: TestClient) -> None:
+    moment = client.get("/api/v1/search", params={"q": "a red thing"}).json()["moments"][0]
+    why = client.get("/api/v1/explain", params={"q": "a red thing", "segment": moment["segment"]}).json()
+    parts = [part["contribution"] for side in ("words", "frames") for part in why[side]]
+    assert sum(parts) == pytest.approx(moment["score"], abs=1e-5)
+    assert why["score"] == pytest.approx(moment["score"], abs=1e-5)
+    assert [word["text"] for word in why["words"]] == ["<start>", "a", "red", "thing", "<end>"]
+    assert np.array(why["similarities"]).shape == (len(why["words"]), len(why["frames"]))
+    assert Counter(type(word["unsure"]) for word in why["words"]) == {bool: 5}
+    assert all(moment["start"] <= frame["time"] <= moment["end"] for frame in why["frames"])
+    for row, status in ((10**6, 404), (2**62, 404), (-1, 422), (2**64, 422), ("x", 422)):
+        assert client.get("/api/v1/explain", params={"q": "red", "segment": row}).status_code == status
+
+
+def test_more_like_a_moment(client: TestClient) -> None:
+    moment = client.get("/api/v1/search", params={"q": "red"}).json()["moments"][0]
+    wanted = {name: moment[name] for name in ("video", "start", "end")}
+    answer = client.post("/api/v1/search/like", json=wanted).json()
+    assert answer["query"] == f"like {moment['title']}"
+    assert answer["moments"]
+    assert not any(
+        other["video"] == moment["video"] and other["start"] < moment["end"] and moment["start"] < other["end"]
+        for other in answer["moments"]
+    )
+    for change, status in (
+        ({"start": 5000, "end": 6000}, 422), ({"end": 0}, 422), ({"video": "0" * 64}, 404), ({"video": "../x"}, 422),
+        ({"start": -1}, 422), ({"more": 1}, 422),
+    ):  # fmt: skip
+        assert client.post("/api/v1/search/like", json=wanted | change).status_code == status, change
+    for body in (b"", b"{", b"[]", b'{"video": NaN}', b'"\\ud800"', b"\xff"):
+        answer = client.post("/api/v1/search/like", content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 422, body
+    huge = b'{"video": "' + b"a" * 10_000 + b'"}'
+    assert (
+        client.post("/api/v1/search/like", content=huge, headers={"Content-Type": "application/json"}).status_code
+        == 413
+    )
+    assert client.post("/api/v1/search/like", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_more_like_an_upload(client: TestClient, world: World, tmp_path: Path) -> None:
+    write_colour_clip(tmp_path / "other.mp4", "red", "left", frames=9)
+    answer = client.post("/api/v1/search/like", files={"file": ("../../x.mp4", (tmp_path / "other.mp4").read_bytes())})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["query"] == "like the uploaded file"
+    assert titles(answer.json())[0] == "red-left"
+    pixels = np.full((48, 48, 3), 90, dtype=np.uint8)
+    pixels[:, :24] = (220, 30, 30)
+    for kind in ("PNG", "JPEG", "WEBP"):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, kind)
+        answer = client.post("/api/v1/search/like", files={"file": ("picture", file.getvalue())})
+        assert answer.status_code == 200, (kind, answer.text)
+        assert answer.json()["moments"], kind
+
+
+def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
+    from tests.server.worlds import World as Place
+
+    with client_of(Place(tmp_path)) as client:
+        answer = client.get("/api/v1/search", params={"q": "red"}).json()
+        assert answer["moments"] == answer["weaker"] == []
+        assert answer["no_good_match"] is False
+        assert client.get("/api/v1/explain", params={"q": "red", "segment": 0}).status_code == 404
+        assert client.get("/api/v1/segments/0/thumbnail").status_code == 404
+        assert client.post("/api/v1/search/like", files={"file": b"\xff\xd8\xff"}).status_code == 404
+        wanted = {"video": "0" * 64, "start": 0, "end": 1}
+        assert client.post("/api/v1/search/like", json=wanted).status_code == 404
+        assert client.get("/api/v1/library").json()["state"] == "ready"

@@ -1,0 +1,134 @@
+"""Foreign hosts, foreign pages, wrong tokens, and what browsers are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi.testclient import TestClient
+
+from prota.server.security import COOKIE
+from tests.server.worlds import World, client_of
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture(scope="module")
+def locked(world: World) -> Iterator[TestClient]:
+    """Of a server that others can reach."""
+    with client_of(world, host="0.0.0.0", token=TOKEN, names=("films.example",)) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:8000", "localhost:8000", "LOCALHOST", "[::1]:8000", "127.9.9.9"]
+)
+def test_loopback_is_answered(client: TestClient, host: str) -> None:
+    assert client.get("/api/v1/library", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "192.168.0.7:8000", "",
+        "evil.example@127.0.0.1", "127.0.0.1@evil.example", "127.0.0.1:x", "127.0.0.1:99999", "[::1", "2130706433",
+        "0.0.0.0", "127.0.0.1/", "evil.example#127.0.0.1", "127.0.0.1, evil.example", "localhost.",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/", "/api/v1/search?q=red", "/healthz", "/docs", "/nowhere"])
+def test_foreign_hosts_are_not(client: TestClient, host: str, path: str) -> None:
+    answer = client.get(path, headers={"Host": host})
+    assert answer.status_code == 421
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_two_hosts_are_none(client: TestClient) -> None:
+    headers = [("Host", "127.0.0.1"), ("Host", "evil.example")]
+    assert client.get("/healthz", headers=headers).status_code == 421
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:9000"}, {"Origin": ""},
+        {"Origin": "https://127.0.0.1:8000"}, {"Origin": "http://127.0.0.1:8000.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, {"Sec-Fetch-Site": "nonsense"},
+    ],
+)  # fmt: skip
+def test_foreign_pages_are_refused(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.get("/api/v1/search?q=red", headers=headers).status_code == 403
+    assert client.post("/api/v1/jobs", json={"path": "/"}, headers=headers).status_code == 403
+    assert client.delete("/api/v1/jobs/0123456789abcdef", headers=headers).status_code == 403
+
+
+def test_our_own_page_and_links_to_it_are_not(client: TestClient) -> None:
+    own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
+    assert client.get("/api/v1/search?q=red", headers=own).status_code == 200
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert client.get("/docs", headers=link).status_code == 200
+    assert client.get("/docs", headers=link | {"Sec-Fetch-Mode": "no-cors"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/api/v1/search?q=red", "/nowhere", "/api/v1/search", "/metrics"])
+def test_browsers_are_told_to_be_strict(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert "http" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "server" not in headers
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}, {"Authorization": TOKEN},
+        {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Bearer {TOKEN[:-1]}"}, {"Authorization": "Bearer "},
+        {"Cookie": f"{COOKIE}={TOKEN}"}, {"Cookie": f"{COOKIE}="}, {"Cookie": f"token={TOKEN}"}, {"Cookie": "\x01=;;="},
+        {"Authorization": "Bearer \xff"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/api/v1/search?q=red", "/api/v1/library", "/metrics", "/docs", "/openapi.json"])
+def test_without_the_token_nothing_is_told(locked: TestClient, headers: dict[str, str], path: str) -> None:
+    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    answer = locked.get(path, headers=raw)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert TOKEN not in answer.text
+
+
+def test_a_token_in_any_other_address_is_not_taken(locked: TestClient) -> None:
+    assert locked.get(f"/api/v1/library?token={TOKEN}").status_code == 401
+
+
+def test_with_the_token(locked: TestClient) -> None:
+    shown = {"Authorization": f"Bearer {TOKEN}"}
+    assert locked.get("/api/v1/search?q=red", headers=shown).status_code == 200
+    for host in ("192.168.0.7:8000", "films.example", "[fe80::1]:8000"):
+        assert locked.get("/api/v1/library", headers=shown | {"Host": host}).status_code == 200
+    assert locked.get("/api/v1/library", headers=shown | {"Host": "evil.example"}).status_code == 421
+    assert locked.get("/healthz").status_code == locked.get("/readyz").status_code == 200
+
+
+def test_opening_the_page_with_the_token_once(world: World) -> None:
+    with client_of(world, token=TOKEN) as client:
+        entered = client.get("/", params={"token": "wrong-wrong-wrong"})
+        assert entered.status_code == 401
+        assert "set-cookie" not in entered.headers
+        entered = client.get("/", params={"token": TOKEN, "q": '"><script>alert(1)</script>'})
+        assert entered.status_code == 200
+        cookie = entered.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert TOKEN not in cookie
+        assert TOKEN not in entered.text
+        assert "<script" not in entered.text
+        assert "url=/?q=%22%3E%3Cscript" in entered.text
+        assert client.get("/api/v1/library").status_code == 200
+        assert client.get("/api/v1/library", headers={"Origin": "http://evil.example"}).status_code == 403

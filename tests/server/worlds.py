@@ -1,0 +1,69 @@
+"""Libraries of generated clips, and clients of servers over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from prota.library.indexing import IndexOptions
+from prota.library.library import Library
+from prota.library.segments import SegmentPlan
+from prota.server.app import create_app
+from prota.server.options import ServerOptions
+from tests.library.worlds import toy_model, write_clips
+from tests.small_world import write_colour_clip
+
+
+@dataclass(frozen=True)
+class World:
+    folder: Path
+
+    @property
+    def library(self) -> Path:
+        return self.folder / "library"
+
+    @property
+    def videos(self) -> Path:
+        return self.folder / "videos"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "model"
+
+
+def make_world(folder: Path) -> World:
+    """Four short clips in two folders, one with a name that is a script, and one of several segments."""
+    world = World(folder)
+    toy_model().save_pretrained(world.model)
+    write_clips(world.videos / "near", "red-left", "blue-top")
+    write_clips(world.videos / "far", "green-right")
+    write_colour_clip(world.videos / "near" / "<img src=x onerror=alert(1)>.mp4", "pink", "left")
+    write_colour_clip(world.videos / "far" / "long.mp4", "white", "bottom", frames=60)
+    index(world, world.videos)
+    return world
+
+
+def index(world: World, path: Path) -> None:
+    library = Library.open(world.library, world.model)
+    library.index(path, IndexOptions(SegmentPlan(4)))
+
+
+@contextmanager
+def client_of(world: World, **options: object) -> Iterator[TestClient]:
+    """A client of a server that is ready."""
+    app = create_app(world.library, ServerOptions(device="cpu", refresh=0.05, **options))  # type: ignore[arg-type]
+    with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        yield client
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not happen"
+        time.sleep(0.01)

@@ -169,14 +169,16 @@ def write_head(folder: Path, head: Head) -> None:
     write_atomically(folder / "head.json", json.dumps(asdict(head)))
 
 
-def open_at_head(folder: Path) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
-    """The head with its two datasets, videos and segments, just as it names them."""
-    head = read_head(folder)
+def open_at_head(folder: Path, at: Head | None = None) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
+    """The head, or one of before, with its two datasets, videos and segments, just as it names them."""
+    head = at or read_head(folder)
     while True:
         try:
             videos = lance.dataset(str(folder / "videos.lance"), version=head.videos)
             return head, videos, lance.dataset(str(folder / "segments.lance"), version=head.segments)
         except (ValueError, OSError) as error:
+            if at is not None:
+                raise LibraryError(f"{folder} no longer has its version {at.version} ({short(error)})") from error
             # A writer may have gone on, and cleaned up behind itself, since the head was read.
             newer = read_head(folder)
             if newer == head:

@@ -1,0 +1,1 @@
+"""Many machines: what runs on a cluster of Ray. Nothing else in prota imports Ray."""

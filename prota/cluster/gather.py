@@ -19,7 +19,6 @@ import ray
 import torch
 from ray.exceptions import RayError, RayTaskError
 
-from prota.cluster.ray import connect
 from prota.cluster.shards import Part, Slot, default_shards, divide, for_stored
 from prota.library.encoding import stored_tokens
 from prota.library.finding import Coverage, Found, Ranked, without_file
@@ -34,8 +33,8 @@ __all__ = ["Gather", "Shards", "merged"]
 # Seconds between two looks at what is dead or could be moved.
 _ROUND = 1.0
 _ROUNDS_TO_CLEAR = 10
-# Seconds until a move that did not end where it should is tried again.
-_TRY_AGAIN = 60.0
+# Seconds until a move that failed is tried again.
+_TRY_AGAIN = 15.0
 # Seconds after which it is said that shards are not ready.
 _PATIENCE = 60.0
 _log = logging.getLogger("prota.cluster")
@@ -61,7 +60,7 @@ class Gather:
     def __init__(self, store: Snapshot, device: torch.device, slots: list[Slot], deadline: float) -> None:
         self.slots, self.deadline = slots, deadline
         self._store, self._device = store, device
-        self._moving: tuple[int, Slot, str] | None = None
+        self._moving: tuple[int, Slot] | None = None
         self._move_after = 0.0
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
@@ -106,9 +105,7 @@ class Gather:
             node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]
         }
         for slot in self.slots:
-            if slot.node and slot.node not in nodes:
-                slot.missed()
-            slot.mend()
+            slot.mend(nodes)
         if self._moving is not None:
             self._finish_move(*self._moving)
         elif time.monotonic() > self._move_after and self.up == len(self.slots):
@@ -124,14 +121,14 @@ class Gather:
         fullest, emptiest = counts.most_common(1)[0][0], min(room, key=lambda node: counts[node])
         if counts[fullest] - counts[emptiest] > 1:
             place = next(place for place, slot in enumerate(self.slots) if slot.node == fullest)
-            self._moving = place, self.slots[place].beside(emptiest), emptiest
+            self._moving = place, self.slots[place].beside(emptiest)
 
-    def _finish_move(self, place: int, other: Slot, node: str) -> None:
+    def _finish_move(self, place: int, other: Slot) -> None:
         """Once the other is ready, requests go there; the one before ends with its last."""
         state = other.state()
         if state == "down":
             return
-        if state == "up" and other.node == node:
+        if state == "up":
             self.slots[place] = other
         else:
             self._move_after = time.monotonic() + _TRY_AGAIN
@@ -141,9 +138,8 @@ class Gather:
 class Shards:
     """Builds the parts of each version of a library on a cluster, and looks after those of the present one."""
 
-    def __init__(self, address: str, shards: int = 0, deadline: float = 5.0, device: str = "auto") -> None:
-        """``shards``: how many, 0: as many as the cluster and the library ask for."""
-        connect(address)
+    def __init__(self, shards: int = 0, deadline: float = 5.0, device: str = "auto") -> None:
+        """On the cluster that this process is connected to. ``shards``: 0, as many as it and the library ask for."""
         self._shards, self._deadline, self._use_gpus = shards, deadline, device != "cpu"
         self._present: Callable[[], Gather | None] = lambda: None
         self._before: list[Callable[[], Gather | None]] = []
@@ -186,7 +182,10 @@ class Shards:
         return self._present()
 
     def close(self) -> None:
+        """Nobody asks any more: the actors may go, whoever still knows the last version."""
         self._ended.set()
+        if (gather := self._present()) is not None:
+            gather.slots.clear()
 
     def _watch(self) -> None:
         rounds = 0

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -108,24 +109,24 @@ class Slot:
     """
 
     def __init__(self, part: Part, head: ScoreHead, node: str | None = None) -> None:
-        """``node``: where the actor had better be."""
-        self.part, self.node, self._head = part, "", head
+        """``node``: where the actor is to be; Ray does not take it elsewhere when that dies, `mend` does."""
+        self.part, self._head = part, head
         self._lock = threading.Lock()
         self._loading = _HANGS_AT_LEAST
         self._start(node)
 
     def _start(self, node: str | None) -> None:
-        where = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=True)
+        where = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=False)
         # Names are of the cluster: a part has two actors while it moves.
         name = f"{self.part.name} {uuid.uuid4().hex[:8]}"
         # No CPU is reserved: what another version or an index run holds must not keep a shard from coming back.
         options: dict[str, Any] = {"num_gpus": GPU_SHARE} if self.part.gpu else {"num_cpus": 0}
         make = ray.remote(Shard).options(name=name, max_restarts=-1, scheduling_strategy=where, **options)
         self.actor: Any = make.remote(self.part, self._head)
-        self._called, self._since = self.actor.node.remote(), time.monotonic()
+        self.node, self._called, self._since = "", self.actor.node.remote(), time.monotonic()
 
     def beside(self, node: str) -> Slot:
-        """Another actor of the same part, on that node if it can be."""
+        """Another actor of the same part, on that node."""
         return Slot(self.part, self._head, node)
 
     def state(self) -> Literal["up", "down", "dead"]:
@@ -161,11 +162,11 @@ class Slot:
             if self._called is None:
                 self._called, self._since = self.actor.node.remote(), time.monotonic()
 
-    def mend(self) -> None:
-        """Build it anew where Ray gave up; end it where it hangs, so that Ray restarts it."""
+    def mend(self, nodes: Container[str]) -> None:
+        """Build it anew where Ray gave up or its node is gone; end it where it hangs, so that Ray restarts it."""
         state = self.state()
         with self._lock:
-            if state == "dead":
+            if state == "dead" or (self.node and self.node not in nodes):
                 self._start(None)
             elif state == "down" and time.monotonic() - self._since > max(_HANGS * self._loading, _HANGS_AT_LEAST):
                 self._since = time.monotonic()

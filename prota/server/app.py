@@ -88,14 +88,14 @@ def _version() -> str:
         return "0"
 
 
-def _shards(address: str, options: ServerOptions) -> Shards:
+def _shards(options: ServerOptions) -> Shards:
     from prota.cluster.gather import Shards
 
-    return Shards(address, options.shards, options.deadline, options.device)
+    return Shards(options.shards, options.deadline, options.device)
 
 
 def _services(library: Path, options: ServerOptions) -> Services:
-    shards = None if options.ray is None else partial(_shards, options.ray, options)
+    shards = partial(_shards, options) if options.ray else None
     engine = Engine(library, options.model, options.device, options.cached, options.refresh, shards)
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     desk = Desk("prota-search", options.searchers, options.waiting)

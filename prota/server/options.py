@@ -54,8 +54,8 @@ class ServerOptions:
     """Seconds between two looks at whether the library has changed."""
     index_timeout: float = 300.0
     """Seconds that a video of an index job may take to decode."""
-    ray: str | None = None
-    """Address of the Ray cluster that holds the library in parts; None: this process holds it."""
+    ray: bool = False
+    """Whether a Ray cluster, to which this process is connected, holds the library in parts."""
     shards: int = 0
     """Parts; 0: as many as the cluster and the library ask for."""
     deadline: float = 5.0

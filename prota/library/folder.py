@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -29,6 +29,7 @@ __all__ = [
     "Head",
     "create_folder",
     "files_of",
+    "flush",
     "forget_versions",
     "lock_folder",
     "model_stamp",
@@ -215,27 +216,36 @@ def settle(folder: Path, settled: set[str]) -> None:
     files = files_of(folder)
     fresh = files - settled
     folders = {str(parent) for path in fresh for parent in Path(path).parents if parent.is_relative_to(folder)}
-    for path in fresh | folders:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    flush(fresh | folders)
     settled.clear()
     settled.update(files)
 
 
-def forget_versions(dataset: lance.LanceDataset, grace: float) -> None:
-    """Free the disk of versions that were replaced more than so many seconds ago, and of what dead writers left.
+def flush(paths: Iterable[str]) -> None:
+    """Have these files and folders on disk."""
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            # Lance gives a file its name when it is whole: what a worker still writes goes by another until then.
+            continue
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
-    A version's own age says nothing: until it was replaced, readers opened it.
+
+def forget_versions(dataset: lance.LanceDataset, grace: float, orphans: bool) -> None:
+    """Free the disk of versions that were replaced more than so many seconds ago, and of files that no version names.
+
+    A version's own age says nothing: until it was replaced, readers opened it. Without `orphans`, files that no version
+    names stay for a week: someone may be about to commit them.
     """
     versions = sorted(dataset.versions(), key=lambda version: int(version["version"]))
     before = time.time() - grace
     replaced = [int(old["version"]) for old, new in pairwise(versions) if new["timestamp"].timestamp() <= before]
-    # Files that no version names are a dead writer's: the living one is this process.
     which: dict[str, Any] = {"versions": replaced} if replaced else {"older_than": timedelta(days=36500)}
-    dataset.cleanup_old_versions(**which, delete_unverified=True)
+    dataset.cleanup_old_versions(**which, delete_unverified=orphans)
 
 
 def short(error: BaseException) -> str:

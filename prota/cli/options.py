@@ -25,6 +25,7 @@ __all__ = [
     "LibraryFolder",
     "ModelName",
     "Overrides",
+    "RayAddress",
     "SplitName",
     "Timeout",
     "Workers",
@@ -60,6 +61,14 @@ ModelName = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
+
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="[ADDRESS]", is_flag=False, flag_value="local", show_default=False,
+        help="work on a Ray cluster: host:port, or auto for one of this machine; without an address one is started",
+    ),
+]  # fmt: skip
 
 
 def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -129,6 +129,10 @@ class Indexer:
         """Whether the run is to end now."""
         return self._asked_to_stop()
 
+    def contents(self) -> Collection[str]:
+        """What the library has."""
+        return self._by_content.keys()
+
     def _find(self, paths: Sequence[Path]) -> deque[FoundFile]:
         """The files to look at, before the first of them is read: without them nobody knows how much there is to do."""
         files: deque[FoundFile] = deque()
@@ -184,20 +188,20 @@ class Indexer:
 
     def begin(self, found: FoundFile, video_id: str) -> VideoRecord:
         """A file is going to be read."""
-        record = VideoRecord(video_id, str(found.path), found.size, found.modified, "indexed")
+        record = found.record(video_id)
         self._reading[record.path] = _Reading(record)
         return record
 
     def unreadable(self, found: FoundFile, reason: str) -> None:
         """A file has no content that could be looked at."""
-        self._fail(VideoRecord("", str(found.path), found.size, found.modified, "indexed"), reason)
+        self._fail(found.record(""), reason)
         self.result.bytes_done += found.size
         self.notify(self.result)
 
     def _take(self, part: Part) -> None:
         """Note what was encoded of a video, or why it was not."""
         record = part.record
-        reading = self._reading[record.path]
+        reading = self._reading.setdefault(record.path, _Reading(record))
         if part.error:
             self._give_up(reading, part.error)
             return

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -74,7 +74,11 @@ class Books(Protocol):
         ...
 
     def begin(self, found: FoundFile, video_id: str) -> VideoRecord:
-        """A file is going to be read."""
+        """A file is going to be read: copies of it are to wait. To be told of its parts is enough otherwise."""
+        ...
+
+    def contents(self) -> Collection[str]:
+        """What the library has."""
         ...
 
     def unreadable(self, found: FoundFile, reason: str) -> None:
@@ -212,7 +216,7 @@ def _joined(parts: Sequence[Part]) -> SegmentBatch:
     batches = [part.segments for part in parts if part.segments is not None]
     if len(batches) == 1:
         return batches[0]
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.concatenate([getattr(batch, name) for batch in batches])
         for name in ("start", "end", "times", "direction", "weight", "mask", "pooled")
     }

@@ -12,12 +12,18 @@ from importlib.util import find_spec
 
 from prota.settings import first_line
 
-__all__ = ["LOCAL", "check", "connect"]
+__all__ = ["LOCAL", "check", "connect", "is_address"]
 
 LOCAL = "local"
 """The address that stands for a cluster of this machine alone, started for one command."""
 # Seconds for a cluster to answer; Ray itself would try for minutes.
 PATIENCE = 5.0
+_HOST_AND_PORT = re.compile(r"\[?([\w.:-]+?)\]?:(\d{1,5})")
+
+
+def is_address(text: str) -> bool:
+    """Whether this can be where a cluster is."""
+    return text in (LOCAL, "auto") or _HOST_AND_PORT.fullmatch(text) is not None
 
 
 def check(address: str) -> None:
@@ -26,7 +32,7 @@ def check(address: str) -> None:
         raise RuntimeError("--ray needs Ray: pip install 'prota[ray]'")
     if address in (LOCAL, "auto"):
         return
-    if not (parts := re.fullmatch(r"\[?([\w.:-]+?)\]?:(\d{1,5})", address)):
+    if (parts := _HOST_AND_PORT.fullmatch(address)) is None:
         raise ValueError(f"--ray {address} is no address of a cluster: give host:port, auto, or nothing to start one")
     try:
         socket.create_connection((parts[1], int(parts[2])), PATIENCE).close()

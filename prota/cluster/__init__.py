@@ -1,1 +1,1 @@
-"""Many machines: what runs on a cluster of Ray. Nothing else in prota imports Ray."""
+"""Work that outgrows one machine, on Ray: indexing and search over the machines of a cluster. Needs `prota[ray]`."""

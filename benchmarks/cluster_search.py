@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,9 +70,8 @@ def shards(number: int, store: Store, model: ProTA) -> Iterator[Gather]:
     made = Shards(number, deadline=120.0, device="cpu")
     started = time.perf_counter()
     gather = made.take(store, model.head, CPU)
-    print(
-        f"{number} shards of {len(gather.slots[0].part.rows):,} rows ready after {time.perf_counter() - started:.1f} s"
-    )
+    taken, rows = time.perf_counter() - started, len(gather.slots[0].part.rows)
+    print(f"{number} shards of {rows:,} rows are ready after {taken:.1f} s", flush=True)
     try:
         yield gather
     finally:
@@ -90,7 +89,7 @@ def same(store: Store, model: ProTA, options: argparse.Namespace) -> None:
     equal = sum(ours[0].tolist() == theirs[0].tolist() for ours, theirs in zip(found, truth, strict=True))
     bits = sum(ours[1].tolist() == theirs[1].tolist() for ours, theirs in zip(found, truth, strict=True))
     print(
-        f"{equal} of {len(queries)} queries have the same best {BEST} rows as all scored on one machine, {bits} the same scores"
+        f"of {len(queries)} queries {equal} have the best {BEST} rows of one machine that scores all, {bits} its scores"
     )
     for name, rows in (("shards", found), ("one machine as it searches", staged)):
         hits = sum(len(set(ours[0].tolist()) & set(best[0].tolist())) for ours, best in zip(rows, truth, strict=True))
@@ -121,10 +120,8 @@ def ratio(store: Store, model: ProTA, options: argparse.Namespace) -> None:
         for number in (1, 2):
             with cluster(number), shards(number, store, model) as gather:
                 for size, batch in batches.items():
-                    print(
-                        f"batches of {size}, {number} shards: {timed(partial(gather.find, count=BEST), batch)}",
-                        flush=True,
-                    )
+                    told = timed(partial(gather.find, count=BEST), batch)
+                    print(f"batches of {size}, {number} shards: {told}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -198,10 +195,8 @@ def actors() -> list[tuple[int, str]]:
         calls.append(actor.__ray_call__.remote(lambda _: (os.getpid(), ray.get_runtime_context().get_node_id())))
     found = []
     for call in calls:
-        try:
+        with suppress(ray.exceptions.RayError):
             found.append(ray.get(call, timeout=5))
-        except ray.exceptions.RayError:
-            pass
     return found
 
 
@@ -231,9 +226,7 @@ def trouble(load: Load, nodes: Cluster, library: Path, options: argparse.Namespa
         store.commit([record], [batch])
     taken = until(lambda: load.answers[-1].version > before)
     gone = until(lambda: len(actors()) == options.shards)
-    print(
-        f"a new version: answers come from it {taken:.1f} s after the commit; the old shards are gone {gone:.1f} s later"
-    )
+    print(f"a new version: answers come from it {taken:.1f} s after the commit; the old shards go {gone:.1f} s later")
     load.tell("a new version", start)
 
     start = time.monotonic()

@@ -48,7 +48,7 @@ app.add_typer(figure.app, name="figure")
 app.command(cls=RayCommand)(index.index)
 app.command()(search.search)
 app.command()(match.match)
-app.command()(serve.serve)
+app.command(cls=RayCommand)(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
 

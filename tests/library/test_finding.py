@@ -20,7 +20,7 @@ STRETCHES = [range(0, 60), range(0, 1), range(59, 60), range(13, 47)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixty rows in four files, without the gaps and with the order that only a library with removed rows shows."""
+    """Sixty rows in four files."""
     return fill(tmp_path_factory.mktemp("finding") / "library")
 
 
@@ -95,10 +95,7 @@ def test_hidden_contents_are_not_found(folder: Path) -> None:
 def test_nothing_is_read_ahead_where_candidates_come_first(folder: Path) -> None:
     with Store.open(folder) as store:
         tokens = queries(store, [0])
-        staged, warm = (
-            RowFinder(store, head(), CPU, exact_segments=59),
-            RowFinder(store, head(), CPU, exact_segments=60),
-        )
+        staged, warm = (RowFinder(store, head(), CPU, exact_segments=number) for number in (59, 60))
         staged.warm()
         warm.warm()
         assert staged._tokens is None

@@ -126,7 +126,7 @@ class Gather:
     def _finish_move(self, place: int, other: Slot) -> None:
         """Once the other is ready, requests go there; the one before ends with its last."""
         state = other.state()
-        if state == "down":
+        if state == "down" and not other.hangs:
             return
         if state == "up":
             self.slots[place] = other
@@ -144,7 +144,8 @@ class Shards:
         self._present: Callable[[], Gather | None] = lambda: None
         self._before: list[Callable[[], Gather | None]] = []
         self._ended = threading.Event()
-        threading.Thread(target=self._watch, name="prota-shards", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="prota-shards", daemon=True)
+        self._thread.start()
 
     def take(self, store: Snapshot, head: ScoreHead, device: torch.device) -> Gather:
         """The parts of this version, once all of them are ready; those of the one before go on until then."""
@@ -184,6 +185,7 @@ class Shards:
     def close(self) -> None:
         """Nobody asks any more: the actors may go, whoever still knows the last version."""
         self._ended.set()
+        self._thread.join(_PATIENCE)
         if (gather := self._present()) is not None:
             gather.slots.clear()
 

@@ -112,7 +112,8 @@ class Slot:
         """``node``: where the actor is to be; Ray does not take it elsewhere when that dies, `mend` does."""
         self.part, self._head = part, head
         self._lock = threading.Lock()
-        self._loading = _HANGS_AT_LEAST
+        # Seconds that it took to be ready, at the longest.
+        self._loading = 0.0
         self._start(node)
 
     def _start(self, node: str | None) -> None:
@@ -127,7 +128,9 @@ class Slot:
 
     def beside(self, node: str) -> Slot:
         """Another actor of the same part, on that node."""
-        return Slot(self.part, self._head, node)
+        other = Slot(self.part, self._head, node)
+        other._loading = self._loading
+        return other
 
     def state(self) -> Literal["up", "down", "dead"]:
         """``down``: it may be back soon. ``dead``: Ray does not restart it, `reason` says why."""
@@ -143,8 +146,13 @@ class Slot:
             except RayError:
                 self._called = self.actor.node.remote()
                 return "down"
-            self._called, self._loading = None, time.monotonic() - self._since
+            self._called, self._loading = None, max(self._loading, time.monotonic() - self._since)
             return "up"
+
+    @property
+    def hangs(self) -> bool:
+        """Whether what is down should have been back long ago."""
+        return time.monotonic() - self._since > max(_HANGS * self._loading, _HANGS_AT_LEAST)
 
     @property
     def reason(self) -> str:
@@ -168,6 +176,6 @@ class Slot:
         with self._lock:
             if state == "dead" or (self.node and self.node not in nodes):
                 self._start(None)
-            elif state == "down" and time.monotonic() - self._since > max(_HANGS * self._loading, _HANGS_AT_LEAST):
+            elif state == "down" and self.hangs:
                 self._since = time.monotonic()
                 ray.kill(self.actor, no_restart=False)

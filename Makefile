@@ -14,7 +14,7 @@ endif
 # What `make demo` makes; it may be deleted at any time.
 DEMO   := demo
 
-.PHONY: demo test setup lint types pytest bench format clean
+.PHONY: demo test setup browser lint types pytest bench format clean
 
 test: lint types pytest
 
@@ -49,7 +49,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-pytest: setup
+browser: setup
+	@.ci/browser $(BIN)/playwright
+
+pytest: browser
 	$(BIN)/pytest -n 2
 
 bench: setup

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ __all__ = ["Engine", "State", "View"]
 
 State = Literal["loading", "ready", "failed"]
 _PATIENCE = 5
+# A library that is being indexed changes all the time. After a version was read, so many times as long is for those who
+# search.
+_REST = 4.0
 _log = logging.getLogger("prota.server")
 
 
@@ -70,6 +74,8 @@ class Engine:
         self.batcher: Batcher[str, Query] = Batcher(self._encode)
         self._before: View | None = None
         self._views = 0
+        self._states: object = None
+        self._rests_until = 0.0
         self._library: Library | None = None
         self._stamp: ModelStamp | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -139,6 +145,7 @@ class Engine:
                 # A model that cannot be read is not to be read all the time.
                 pause = _PATIENCE * self.refresh
             self._wake.wait(pause)
+            self._ended.wait(max(0.0, self._rests_until - time.monotonic()))
 
     def _complain(self, reason: str) -> None:
         """Once for each reason. A library that was being searched goes on as it was."""
@@ -149,7 +156,7 @@ class Engine:
             self.state = "failed"
 
     def _take_over(self) -> None:
-        from prota.library.folder import read_head
+        from prota.library.folder import read_head, read_library
         from prota.library.store import Store
 
         if not (self.folder / "library.json").exists():
@@ -158,7 +165,9 @@ class Engine:
             self.state, self.reason = "ready", ""
             return
         present = self.view
-        if present is not None and present.searcher is not None and read_head(self.folder).version == present.version:
+        # One made anew in the same place may be of the same version.
+        states = (read_library(self.folder), read_head(self.folder))
+        if present is not None and present.searcher is not None and states == self._states:
             return
         store = Store.open(self.folder)
         videos: dict[str, VideoRecord] = {}
@@ -173,12 +182,14 @@ class Engine:
         searcher = self._new_searcher(store)
         if store.count() and store.count() <= searcher.exact_segments:
             # Before the first who asks, and once: later they are only read.
+            began = time.monotonic()
             searcher.warm()
+            self._rests_until = time.monotonic() + _REST * (time.monotonic() - began)
         if present is not None and present.searcher is not None:
             # Without the tokens in memory: what is still asked of it reads single rows.
             before = self._new_searcher(present.store)
             self._before = View(present.number, present.store, present.videos, before)
-        self.view = self._next(store, videos, searcher)
+        self.view, self._states = self._next(store, videos, searcher), states
         self.state, self.reason = "ready", ""
 
     def _next(self, store: Store, videos: dict[str, VideoRecord], searcher: Searcher | None) -> View:

@@ -15,6 +15,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from prota.library.records import LibraryError
+from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
 
 if TYPE_CHECKING:
@@ -96,13 +97,13 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(413, f"the file is too large; allowed: {limit / 2**20:.0f} MB", {"Connection": "close"})
 
 
-def upload_query(model: ProTA, path: Path, timeout: float, max_pixels: int) -> Query:
+def upload_query(model: ProTA, path: Path, options: ServerOptions) -> Query:
     """The file as a query; ProblemError where it cannot be decoded, or not in time."""
     from prota.library.clips import ClipRange, like_query
 
-    _check_size(path, max_pixels)
+    _check_size(path, options.max_pixels)
     try:
-        query = like_query(model, ClipRange(path), timeout)
+        query = like_query(model, ClipRange(path), options.decode_timeout, options.decode_memory)
     except (LibraryError, ValueError) as error:
         reason = str(error).removeprefix(f"{path}: ").replace(str(path), "the file")
         raise ProblemError(422, f"the file cannot be decoded: {reason}") from None

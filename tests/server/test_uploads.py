@@ -108,6 +108,17 @@ def test_decoding_has_an_end(world: World, tmp_path: Path) -> None:
     assert left_over() == []
 
 
+def test_decoding_may_not_take_all_memory(world: World, tmp_path: Path) -> None:
+    content = write_clips(tmp_path, "red-left")["red-left"].read_bytes()
+    # Enough for Python to start, not for pictures.
+    with client_of(world, decode_memory=200 * 2**20) as client:
+        answer = client.post(LIKE, files={"file": content})
+        assert answer.status_code == 422
+        assert "cannot be decoded" in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
+    assert left_over() == []
+
+
 def test_a_picture_of_one_pixel(client: TestClient) -> None:
     file = io.BytesIO()
     Image.new("RGB", (1, 1)).save(file, "PNG")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["kind_of", "received", "upload_query"]
 
 _HEAD = 64
+# Seconds for a file to arrive: who sends it byte by byte keeps others waiting.
+_RECEIVING = 120.0
 # Room for what multipart puts around a file.
 _MARGIN = 64 * 1024
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp"}
@@ -58,7 +61,10 @@ async def received(request: Request, limit: int) -> AsyncIterator[Path]:
         raise _too_large(limit)
     parser = MultiPartParser(request.headers, _counted(request, limit), max_files=1, max_fields=0)
     try:
-        form = await parser.parse()
+        async with asyncio.timeout(_RECEIVING):
+            form = await parser.parse()
+    except TimeoutError:
+        raise ProblemError(408, "the upload took too long to arrive", {"Connection": "close"}) from None
     except MultiPartException as error:
         raise ProblemError(400, f"the upload cannot be read: {error.message}") from None
     except (ClientDisconnect, KeyError, ValueError, UnicodeError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import itertools
 import tempfile
 import zlib
 from pathlib import Path
@@ -11,12 +13,21 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from starlette.requests import Request
 
-from prota.server.uploads import kind_of
+from prota.server import uploads
+from prota.server.problems import ProblemError
+from prota.server.uploads import kind_of, received
 from tests.library.worlds import write_clips
 from tests.server.worlds import World, client_of
 
 LIKE = "/api/v1/search/like"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For temporary files: other tests at the same time have theirs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def left_over() -> list[str]:
@@ -86,6 +97,25 @@ def test_sizes_are_limited_whatever_is_announced(world: World) -> None:
         just = b"\0\0\0\x18ftypisom" + b"0" * 120_000
         assert client.post(LIKE, files={"file": just}).status_code == 413
     assert left_over() == []
+
+
+def test_who_sends_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    pieces = itertools.chain([head], itertools.repeat(b"0"))
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def upload() -> None:
+        headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+        async with received(Request({"type": "http", "headers": headers}, receive), 2**20):
+            pass
+
+    monkeypatch.setattr(uploads, "_RECEIVING", 0.1)
+    with pytest.raises(ProblemError, match="took too long") as caught:
+        asyncio.run(upload())
+    assert caught.value.status == 408
 
 
 def test_pictures_that_are_huge_in_memory(client: TestClient) -> None:

@@ -14,7 +14,7 @@ endif
 # What `make demo` makes; it may be deleted at any time.
 DEMO   := demo
 
-.PHONY: demo test setup lint types pytest bench format clean
+.PHONY: demo test setup browser lint types pytest bench format clean
 
 test: lint types pytest
 
@@ -24,7 +24,7 @@ setup: $(VENV)/.installed
 READY := $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.installed-demo)
 
 $(VENV)/.installed: EXTRA := dev
-$(VENV)/.installed-demo: EXTRA := samples
+$(VENV)/.installed-demo: EXTRA := samples,serve
 $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "prota needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
@@ -41,6 +41,7 @@ demo: $(READY)
 	$(BIN)/prota search "a collection of ancient coins" --library $(DEMO)/library -k 2
 	$(BIN)/prota search "a cup of coffee on a red saucer" --library $(DEMO)/library -k 1 --explain
 	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library
+	@echo "In a browser: $(BIN)/prota serve --library $(DEMO)/library"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -49,7 +50,10 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
-pytest: setup
+browser: setup
+	@.ci/browser $(BIN)/playwright
+
+pytest: browser
 	$(BIN)/pytest -n 2
 
 bench: setup

@@ -58,14 +58,17 @@ class _Worker:
 
 
 class DecodePool:
-    """Runs a function in `workers` processes, at most `timeout` seconds an item; a context manager."""
+    """Runs a function in `workers` processes, at most `timeout` seconds an item; a context manager.
 
-    def __init__(self, workers: int, timeout: float) -> None:
+    ``memory``: bytes that a process may take up, for files of strangers; 0: any.
+    """
+
+    def __init__(self, workers: int, timeout: float, memory: int = 0) -> None:
         if workers < 1:
             raise ValueError(f"workers = {workers} is not allowed; allowed: 1 or more")
         if not timeout > 0:
             raise ValueError(f"timeout = {timeout} is not allowed; allowed: seconds above 0")
-        self.workers, self.timeout = workers, timeout
+        self.workers, self.timeout, self.memory = workers, timeout, memory
         self._crew: list[_Worker] = []
 
     def __enter__(self) -> DecodePool:
@@ -94,7 +97,7 @@ class DecodePool:
                 ]:
                     self._dismiss(worker)
                 while not exhausted and len(self._crew) < self.workers:
-                    self._crew.append(_start_worker())
+                    self._crew.append(_start_worker(self.memory))
                 for worker in [worker for worker in self._crew if worker.ready and worker.key is None]:
                     item = None if exhausted else next(waiting, None)
                     if item is None:
@@ -168,11 +171,12 @@ class DecodePool:
         return worker.kill()
 
 
-def _start_worker() -> _Worker:
+def _start_worker(memory: int) -> _Worker:
     """A fresh Python in its own session, where a Ctrl-C at the terminal does not reach it: the parent decides."""
     ours, theirs = socket.socketpair()
-    code = "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from prota.frames.pool import _work; _work()"
-    command = [sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid()), json.dumps(sys.path)]
+    code = "import json, sys; sys.path[:] = json.loads(sys.argv[4]); from prota.frames.pool import _work; _work()"
+    numbers = [str(number) for number in (theirs.fileno(), os.getpid(), memory)]
+    command = [sys.executable, "-c", code, *numbers, json.dumps(sys.path)]
     try:
         process = subprocess.Popen(
             command,
@@ -195,7 +199,9 @@ def _work() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A crash here is an expected event, not one to write gigabytes about.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    connection, parent = Connection(int(sys.argv[1])), int(sys.argv[2])
+    connection, parent, memory = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
+    if memory:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         connection.send("ready")
@@ -232,6 +238,8 @@ def _end_with(parent: int) -> None:
 
 def _line(error: BaseException) -> str:
     """One line for an exception; the type is left out where the message speaks for itself."""
+    if isinstance(error, MemoryError):
+        return "decoding it takes more memory than there is, or than is allowed"
     text = " ".join(str(error).split())
     plain = isinstance(error, ValueError | OSError | RuntimeError) and text
     return text if plain else f"{type(error).__name__}: {text}".removesuffix(": ")

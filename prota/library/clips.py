@@ -43,13 +43,13 @@ def parse_clip(text: str) -> ClipRange:
     return ClipRange(Path(found[1]), start, end)
 
 
-def _encoded(model: ProTA, path: Path, timeout: float) -> SegmentBatch:
+def _encoded(model: ProTA, path: Path, timeout: float, memory: int = 0) -> SegmentBatch:
     """The first segments of a file, up to the size of one part; read in a process that may be killed."""
     if not path.is_file():
         raise LibraryError(f"{path}: no such file")
     encoder = model.config.encoder
     request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size)
-    with DecodePool(1, timeout) as pool:
+    with DecodePool(1, timeout, memory) as pool:
         ((_, outcome),) = pool.run(read_video, [("clip", request)])
     if not isinstance(outcome.value, VideoContent):
         raise LibraryError(outcome.error or f"{path}: nothing could be read")
@@ -60,9 +60,12 @@ def _tokens(batch: SegmentBatch) -> SegmentTokens:
     return SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask)
 
 
-def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0) -> Query:
-    """A query for moments that look like a clip: its segment that covers most of the stretch, or the middle one."""
-    batch = _encoded(model, clip.path, timeout)
+def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
+    """A query for moments that look like a clip: its segment that covers most of the stretch, or the middle one.
+
+    ``memory``: bytes that decoding may take; 0: any.
+    """
+    batch = _encoded(model, clip.path, timeout, memory)
     if clip.start is None or clip.end is None:
         chosen = len(batch) // 2
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ __all__ = ["Engine", "State", "View"]
 
 State = Literal["loading", "ready", "failed"]
 _PATIENCE = 5
+# A library that is being indexed changes all the time. After a version was read, so many times as long is for those who
+# search.
+_REST = 4.0
 _log = logging.getLogger("prota.server")
 
 
@@ -81,6 +85,8 @@ class Engine:
         self.batcher: Batcher[str, Query] = Batcher(self._encode)
         self._before: View | None = None
         self._views = 0
+        self._states: object = None
+        self._rests_until = 0.0
         self._library: Library | None = None
         self._make_shards = shards
         self._shards: Shards | None = None
@@ -154,6 +160,7 @@ class Engine:
                 # A model that cannot be read is not to be read all the time.
                 pause = _PATIENCE * self.refresh
             self._wake.wait(pause)
+            self._ended.wait(max(0.0, self._rests_until - time.monotonic()))
 
     def _complain(self, reason: str) -> None:
         """Once for each reason. A library that was being searched goes on as it was."""
@@ -164,7 +171,7 @@ class Engine:
             self.state = "failed"
 
     def _take_over(self) -> None:
-        from prota.library.folder import read_head
+        from prota.library.folder import read_head, read_library
         from prota.library.store import Store
 
         if not (self.folder / "library.json").exists():
@@ -173,7 +180,9 @@ class Engine:
             self.state, self.reason = "ready", ""
             return
         present = self.view
-        if present is not None and present.searcher is not None and read_head(self.folder).version == present.version:
+        # One made anew in the same place may be of the same version.
+        states = (read_library(self.folder), read_head(self.folder))
+        if present is not None and present.searcher is not None and states == self._states:
             return
         store = Store.open(self.folder)
         videos: dict[str, VideoRecord] = {}
@@ -185,14 +194,18 @@ class Engine:
             self.state, self.view, self._before = "loading", self._next(store, videos, None), None
             self._load(store)
         assert self._library is not None
+        began = time.monotonic()
         searcher = self._new_searcher(store, self._finder(store))
+        built = time.monotonic()
         # Before the first who asks, and once: later they are only read.
         searcher.warm()
+        # What other processes built took less from those who search.
+        self._rests_until = time.monotonic() + (built - began) + _REST * (time.monotonic() - built)
         if present is not None and present.searcher is not None:
             # Without the tokens in memory: what is still asked of it reads single rows.
             before = self._new_searcher(present.store)
             self._before = View(present.number, present.store, present.videos, before)
-        self.view = self._next(store, videos, searcher)
+        self.view, self._states = self._next(store, videos, searcher), states
         self.state, self.reason = "ready", ""
 
     def _next(self, store: Store, videos: dict[str, VideoRecord], searcher: Searcher | None) -> View:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ __all__ = ["IndexOrder", "command", "main"]
 _EVERY, _WAIT = 0.2, 60.0
 # Searches and indexing share the machine; whoever waits for an answer comes first.
 _NICENESS = 10
+# Of bad files, to be shown at once; the library remembers all.
+_REASONS = 20
 
 
 @dataclass(frozen=True)
@@ -46,27 +49,28 @@ def command(order: IndexOrder) -> list[str]:
     return [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(asdict(order)), str(os.getpid())]
 
 
-def progress_of(report: IndexReport) -> dict[str, Any]:
-    """A report as a line of progress."""
+def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
+    """A report as a line of progress, with the first bad files by their place below the folder."""
     share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
     return {
         "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
         "bad": len(report.bad), "segments": report.segments, "seconds": round(report.seconds, 3),
         "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
+        "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
     }  # fmt: skip
 
 
 class _Teller:
     """Writes progress, not more often than anyone looks."""
 
-    def __init__(self) -> None:
-        self.last = 0.0
+    def __init__(self, root: str) -> None:
+        self.root, self.last = root, 0.0
 
     def __call__(self, report: IndexReport, at_once: bool = False) -> None:
         now = time.monotonic()
         if at_once or now - self.last >= _EVERY:
             self.last = now
-            print(json.dumps(progress_of(report)), flush=True)
+            print(json.dumps(progress_of(report, self.root)), flush=True)
 
 
 def main() -> None:
@@ -98,6 +102,6 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     library = Library.open(folder, model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within)
-    tell = _Teller()
+    tell = _Teller(order.path)
     report = library.index(Path(order.path), options, tell, should_stop, wait=_WAIT)
     tell(report, at_once=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from prota.library.walk import below
 from prota.server.indexing import IndexOrder, command
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import JobRecord
+from prota.server.schemas import BadFile, JobRecord
 
 __all__ = ["Job", "Jobs", "order_for"]
 
@@ -48,8 +48,10 @@ class Job:
 
     def record(self) -> JobRecord:
         counts = {name: self.progress.get(name, 0) for name in _COUNTS}
+        told = self.progress.get("reasons", {})
+        reasons = [BadFile(file=readable(file), reason=readable(reason)) for file, reason in told.items()]
         detail, path = readable(self.detail), readable(self.path)
-        return JobRecord(id=self.id, path=path, state=self.state, detail=detail, **counts)
+        return JobRecord(id=self.id, path=path, state=self.state, detail=detail, reasons=reasons, **counts)
 
 
 class Jobs:

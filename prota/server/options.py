@@ -42,6 +42,8 @@ class ServerOptions:
     """Bytes."""
     decode_timeout: float = 20.0
     """Seconds that an uploaded clip may take to decode."""
+    decode_memory: int = 4 * 2**30
+    """Bytes that decoding it may take."""
     max_pixels: int = 50_000_000
     """Of an uploaded picture."""
     searchers: int = 2

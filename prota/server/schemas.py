@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "Answer",
+    "BadFile",
     "Explained",
     "FrameShare",
     "Health",
@@ -143,6 +144,13 @@ class JobRequest(BaseModel):
     path: str = Field(min_length=1, max_length=4096)
 
 
+class BadFile(BaseModel):
+    """A file that could not be indexed."""
+
+    file: str = Field(description="its place below the folder of the job")
+    reason: str
+
+
 class JobRecord(BaseModel):
     """An index job."""
 
@@ -158,6 +166,7 @@ class JobRecord(BaseModel):
     segments: int
     seconds: float = Field(description="of video that was encoded")
     share: float = Field(description="of the work that is done, 0 to 1")
+    reasons: list[BadFile] = Field(description="the first 20 of the bad files")
 
 
 class Health(BaseModel):

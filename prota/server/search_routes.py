@@ -157,7 +157,7 @@ async def _like_upload(given: Services, request: Request, k: int) -> Answer:
         async with received(request, options.max_upload) as path:
 
             def work() -> Answer:
-                query = upload_query(searcher.model, path, options.decode_timeout, options.max_pixels)
+                query = upload_query(searcher.model, path, options)
                 return answer(searcher, query, k, False)
 
             return await given.work(work, given.decoding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,6 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from prota.library.records import LibraryError
+from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["kind_of", "received", "upload_query"]
 
 _HEAD = 64
+# Seconds for a file to arrive: who sends it byte by byte keeps others waiting.
+_RECEIVING = 120.0
 # Room for what multipart puts around a file.
 _MARGIN = 64 * 1024
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp"}
@@ -57,7 +61,10 @@ async def received(request: Request, limit: int) -> AsyncIterator[Path]:
         raise _too_large(limit)
     parser = MultiPartParser(request.headers, _counted(request, limit), max_files=1, max_fields=0)
     try:
-        form = await parser.parse()
+        async with asyncio.timeout(_RECEIVING):
+            form = await parser.parse()
+    except TimeoutError:
+        raise ProblemError(408, "the upload took too long to arrive", {"Connection": "close"}) from None
     except MultiPartException as error:
         raise ProblemError(400, f"the upload cannot be read: {error.message}") from None
     except (ClientDisconnect, KeyError, ValueError, UnicodeError):
@@ -96,13 +103,13 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(413, f"the file is too large; allowed: {limit / 2**20:.0f} MB", {"Connection": "close"})
 
 
-def upload_query(model: ProTA, path: Path, timeout: float, max_pixels: int) -> Query:
+def upload_query(model: ProTA, path: Path, options: ServerOptions) -> Query:
     """The file as a query; ProblemError where it cannot be decoded, or not in time."""
     from prota.library.clips import ClipRange, like_query
 
-    _check_size(path, max_pixels)
+    _check_size(path, options.max_pixels)
     try:
-        query = like_query(model, ClipRange(path), timeout)
+        query = like_query(model, ClipRange(path), options.decode_timeout, options.decode_memory)
     except (LibraryError, ValueError) as error:
         reason = str(error).removeprefix(f"{path}: ").replace(str(path), "the file")
         raise ProblemError(422, f"the file cannot be decoded: {reason}") from None

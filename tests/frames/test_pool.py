@@ -169,3 +169,10 @@ def test_workers_go_with_their_parent(tmp_path: Path, how: signal.Signals) -> No
     finally:
         parent.kill()
         parent.wait()
+
+
+def test_memory_has_an_end_where_one_is_set() -> None:
+    with DecodePool(workers=1, timeout=60, memory=2**30) as pool:
+        outcomes = dict(pool.run(bytearray, [("large", 2**31), ("small", 10)]))
+    assert outcomes["large"].error == "decoding it takes more memory than there is, or than is allowed"
+    assert outcomes["small"].value == bytearray(10)

@@ -272,7 +272,7 @@ class Handler(BaseHTTPRequestHandler):
                 return self.problem(403, "Not allowed", f"{path} is not under a folder this server may read: /videos")
             job = {"id": f"{len(world.jobs):016x}", "path": path, "state": "running", "detail": "", "found": 12,
                    "done": 3, "indexed": 2, "unchanged": 0, "bad": 1, "segments": 9, "seconds": 1440.0,
-                   "share": 0.25}  # fmt: skip
+                   "share": 0.25, "reasons": [{"file": "<b>.mp4", "reason": "no frames"}]}  # fmt: skip
             world.jobs[str(job["id"])] = job
             return self.json(job, 202)
         like = json.loads(body) if body.startswith(b"{") else {"video": world.clips[0].id}

@@ -35,6 +35,7 @@ def test_a_folder_is_indexed_and_found(tmp_path: Path) -> None:
     """From nothing: the first job makes the library."""
     toy_model().save_pretrained(tmp_path / "model")
     write_clips(tmp_path / "films", "red-left", "blue-top")
+    (tmp_path / "films" / "late.mp4").write_bytes(b"no video")
     (tmp_path / "elsewhere").mkdir()
     write_clips(tmp_path / "elsewhere", "green-right")
     (tmp_path / "films" / "out").symlink_to(tmp_path / "elsewhere")
@@ -50,7 +51,10 @@ def test_a_folder_is_indexed_and_found(tmp_path: Path) -> None:
         assert told[-1]["state"] == "done", told[-1]
         assert told[-1] == client.get(f"{JOBS}/{job['id']}").json()
         # Links that lead out of what was allowed were passed over.
-        assert (told[-1]["found"], told[-1]["indexed"], told[-1]["share"]) == (2, 2, 1.0)
+        assert (told[-1]["found"], told[-1]["indexed"], told[-1]["share"]) == (3, 2, 1.0)
+        assert told[-1]["bad"] == 1
+        assert [bad["file"] for bad in told[-1]["reasons"]] == ["late.mp4"]
+        assert told[-1]["reasons"][0]["reason"]
         shares = [record["share"] for record in told]
         assert shares == sorted(shares)
         wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import itertools
 import tempfile
 import zlib
 from pathlib import Path
@@ -11,12 +13,21 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
+from starlette.requests import Request
 
-from prota.server.uploads import kind_of
+from prota.server import uploads
+from prota.server.problems import ProblemError
+from prota.server.uploads import kind_of, received
 from tests.library.worlds import write_clips
 from tests.server.worlds import World, client_of
 
 LIKE = "/api/v1/search/like"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For temporary files: other tests at the same time have theirs."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def left_over() -> list[str]:
@@ -88,6 +99,25 @@ def test_sizes_are_limited_whatever_is_announced(world: World) -> None:
     assert left_over() == []
 
 
+def test_who_sends_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    pieces = itertools.chain([head], itertools.repeat(b"0"))
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def upload() -> None:
+        headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+        async with received(Request({"type": "http", "headers": headers}, receive), 2**20):
+            pass
+
+    monkeypatch.setattr(uploads, "_RECEIVING", 0.1)
+    with pytest.raises(ProblemError, match="took too long") as caught:
+        asyncio.run(upload())
+    assert caught.value.status == 408
+
+
 def test_pictures_that_are_huge_in_memory(client: TestClient) -> None:
     def chunk(name: bytes, data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
@@ -105,6 +135,17 @@ def test_decoding_has_an_end(world: World, tmp_path: Path) -> None:
         answer = client.post(LIKE, files={"file": content})
         assert answer.status_code == 422
         assert "took longer" in answer.json()["detail"]
+    assert left_over() == []
+
+
+def test_decoding_may_not_take_all_memory(world: World, tmp_path: Path) -> None:
+    content = write_clips(tmp_path, "red-left")["red-left"].read_bytes()
+    # Enough for Python to start, not for pictures.
+    with client_of(world, decode_memory=200 * 2**20) as client:
+        answer = client.post(LIKE, files={"file": content})
+        assert answer.status_code == 422
+        assert "cannot be decoded" in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
     assert left_over() == []
 
 

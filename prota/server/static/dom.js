@@ -24,7 +24,7 @@ export function icon(name) {
 }
 
 export function clock(seconds) {
-	const whole = Math.max(0, Math.floor(seconds));
+	const whole = Math.max(0, Math.round(seconds));
 	const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
 	const two = (n) => String(n).padStart(2, "0");
 	return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;

@@ -5,7 +5,7 @@ import { $, button, count, el, hours, on } from "./dom.js";
 const GOING = ["waiting", "running"];
 
 export class Library {
-	/** `changed` is told of every look at the library; `back` when a server that was away, or not ready, can search. */
+	/** `changed`: told of every look at the library; `back`: when a server can search again. */
 	constructor({ changed, back }) {
 		Object.assign(this, { changed, back, facts: null, away: 0, jobs: new Map(), followed: new Set() });
 		on($("open-library"), "click", () => this.open());
@@ -37,7 +37,7 @@ export class Library {
 		} catch (error) {
 			if (error.status !== 401) {
 				this.away += 1;
-				wait = Math.min(10000, 500 * 2 ** Math.min(this.away, 5));
+				wait = 500 * 2 ** Math.min(this.away, 4);
 				this.tell();
 			}
 		}
@@ -55,7 +55,7 @@ export class Library {
 		const { facts, away } = this;
 		const text = away ? "The server does not answer. Trying again …"
 			: facts.state === "loading" ? "The model is being loaded. You can type already."
-				: facts.state === "failed" ? facts.detail || "The model could not be loaded." : "";
+				: facts.state === "failed" ? facts.detail : "";
 		$("banner").className = away ? "away" : facts.state;
 		$("banner").hidden = !text;
 		if ($("banner").textContent !== text) $("banner").replaceChildren(el("span", { class: "spin" }), text);
@@ -64,7 +64,7 @@ export class Library {
 		const job = [...this.jobs.values()].find((one) => GOING.includes(one.state));
 		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : size;
 		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");
-		const roots = facts.allow || [];
+		const roots = facts.allow;
 		if (roots[0]) $("path").placeholder = roots[0];
 		if (!this.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
 		const { folder } = document.forms.filters;
@@ -104,7 +104,7 @@ export class Library {
 		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); }); // else it tries again
 	}
 
-	/** A job, new or changed. Rate and time left are of what was seen of it. */
+	/** A job, new or changed. */
 	heard(news) {
 		const now = Date.now() / 1000;
 		const job = { from: { now, seconds: news.seconds, share: news.share }, ...this.jobs.get(news.id), ...news };
@@ -113,17 +113,19 @@ export class Library {
 		const grown = job.share - job.from.share;
 		this.jobs.set(job.id, job);
 		const facts = [job.state === "running" ? "" : job.state, job.found ? `${job.done} of ${count(job.found, "file")}` : going && "starting",
-			job.seconds > 0 && hours(job.seconds / 3600), job.bad && `${count(job.bad, "file")} could not be read`,
+			job.seconds > 0 && hours(job.seconds / 3600),
 			going && taken > 2 && grown > 0 && `${((job.seconds - job.from.seconds) / taken).toFixed(1)} × real time · ${hours((taken * (1 - job.share)) / grown / 3600)} left`, job.detail];
 		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });
 		if (job.share || !going) bar.value = job.share;
+		const before = $(`job-${job.id}`);
+		const bad = job.bad ? el("details", {}, el("summary", {}, `${count(job.bad, "file")} could not be read`), ...job.reasons.map(({ file, reason }) => el("p", {}, `${file}: ${reason}`))) : null;
+		if (bad) bad.open = before?.querySelector("details")?.open;
 		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
-			bar, el("p", {}, facts.filter(Boolean).join(" · ")));
-		const before = $(item.id);
+			bar, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);
 		if (before) before.replaceWith(item);
 		else $("jobs").prepend(item);
-		if (held) (item.querySelector("button") || $("library-close")).focus();
+		if (held) (item.querySelector("button, summary") || $("library-close")).focus();
 		if (this.facts) this.tell();
 	}
 

@@ -4,9 +4,10 @@
     python benchmarks/cluster_search.py ratio --segments 20000
     python benchmarks/cluster_search.py load --segments 100000 --shards 5 --clients 8
 
-`same` compares the best ten with those of one machine. `ratio` times one process without Ray, one shard and two, a
-thread each. `load` asks a server all the time while a shard is killed, a new version is committed, a node is added and
-killed again (nodes are processes of this machine), and counts what was not answered, or not by all.
+`same` compares the best ten with those of one machine, on clustered segments (those of benchmarks/search.py). `ratio`
+times one process without Ray, one shard and two, a thread each; where others work on the machine, the processor's time
+of the busiest shard tells more. `load` asks a server all the time while a shard is killed, a new version is committed,
+a node is added and killed again (nodes are processes of this machine), and counts what was not answered, or not by all.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ import numpy as np
 import ray
 import torch
 from ray.cluster_utils import Cluster
+from search import WIDTH, World
+from search import fill as fill_clustered
 from serve import WORDS, fill, made_up
 
 from prota.cluster.gather import Gather, Shards
+from prota.config import Config
 from prota.library.finding import RowFinder
-from prota.library.search import Searcher
 from prota.library.store import Store
-from prota.model import ProTA
 from prota.models import shipped
+from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 
 CPU = torch.device("cpu")
@@ -59,17 +62,18 @@ def cluster(cpus: int) -> Iterator[Cluster]:
         started.shutdown()
 
 
-def asked(store: Store, model: ProTA, number: int) -> list[PreparedTokens]:
-    chance = np.random.default_rng(0)
-    texts = [" ".join(chance.choice(WORDS, 6)) for _ in range(number)]
-    return [query.tokens for query in Searcher(store, model).encode_all(texts)]
+def asked(store: Store, number: int) -> list[PreparedTokens]:
+    """Words near some frames of a segment each, and some that are near nothing."""
+    world = World(seed=1)
+    rows = [int(row) for row in world.random.integers(store.count(), size=number)]
+    return [world.query(store.tokens([row]).direction[0]) for row in rows]
 
 
 @contextmanager
-def shards(number: int, store: Store, model: ProTA) -> Iterator[Gather]:
+def shards(number: int, store: Store, head: ScoreHead) -> Iterator[Gather]:
     made = Shards(number, deadline=120.0, device="cpu")
     started = time.perf_counter()
-    gather = made.take(store, model.head, CPU)
+    gather = made.take(store, head, CPU)
     taken, rows = time.perf_counter() - started, len(gather.slots[0].part.rows)
     print(f"{number} shards of {rows:,} rows are ready after {taken:.1f} s", flush=True)
     try:
@@ -78,14 +82,15 @@ def shards(number: int, store: Store, model: ProTA) -> Iterator[Gather]:
         made.close()
 
 
-def same(store: Store, model: ProTA, options: argparse.Namespace) -> None:
-    queries = asked(store, model, options.queries)
-    one = RowFinder(store, model.head, CPU)
+def same(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
+    queries = asked(store, options.queries)
+    one = RowFinder(store, head, CPU)
     truth = [one.find(tokens, BEST, exact=True).ranked[0] for tokens in queries]
     staged = [one.find(tokens, BEST).ranked[0] for tokens in queries]
     del one
-    with cluster(2), shards(options.shards, store, model) as gather:
+    with cluster(2), shards(options.shards, store, head) as gather:
         found = [gather.find(tokens, BEST).ranked[0] for tokens in queries]
+        print(f"a query at a time: {timed(partial(gather.find, count=BEST), queries)}")
     equal = sum(ours[0].tolist() == theirs[0].tolist() for ours, theirs in zip(found, truth, strict=True))
     bits = sum(ours[1].tolist() == theirs[1].tolist() for ours, theirs in zip(found, truth, strict=True))
     print(
@@ -102,26 +107,37 @@ def timed(find: Callable[[PreparedTokens], Any], queries: list[PreparedTokens]) 
         before = time.perf_counter()
         find(tokens)
         times.append(time.perf_counter() - before)
-    p50, p95 = (1000 * float(np.quantile(times[1:], share)) for share in (0.5, 0.95))
-    return f"p50 {p50:.1f} ms, p95 {p95:.1f} ms"
+    least, p50, p95 = (1000 * float(np.quantile(times[1:], share)) for share in (0.0, 0.5, 0.95))
+    return f"least {least:.1f} ms, p50 {p50:.1f} ms, p95 {p95:.1f} ms"
 
 
-def ratio(store: Store, model: ProTA, options: argparse.Namespace) -> None:
+def processor(gather: Gather) -> list[float]:
+    """Seconds that each shard has worked."""
+    return ray.get([slot.actor.__ray_call__.remote(lambda _: time.process_time()) for slot in gather.slots])
+
+
+def ratio(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
     """Alternately, as other work on the machine comes and goes."""
     torch.set_num_threads(1)
-    queries = asked(store, model, options.queries)
+    queries = asked(store, options.queries)
     # Each scored with others, as a busy server does, and alone.
     batches = {1: queries, 8: [PreparedTokens.cat(queries[place : place + 8]) for place in range(0, len(queries), 8)]}
     for _ in range(options.rounds):
         for size, batch in batches.items():
-            one = RowFinder(store, model.head, CPU)
-            print(f"batches of {size}, one process: {timed(partial(one.find, count=BEST), batch)}", flush=True)
+            one = RowFinder(store, head, CPU)
+            one.warm()
+            start = time.process_time()
+            told = timed(partial(one.find, count=BEST), batch)
+            worked = (time.process_time() - start) / (len(batch) + 1)
+            print(f"batches of {size}, one process: {told}; {1000 * worked:.1f} ms of work", flush=True)
             del one
         for number in (1, 2):
-            with cluster(number), shards(number, store, model) as gather:
+            with cluster(number), shards(number, store, head) as gather:
                 for size, batch in batches.items():
+                    before = processor(gather)
                     told = timed(partial(gather.find, count=BEST), batch)
-                    print(f"batches of {size}, {number} shards: {told}", flush=True)
+                    worked = max(np.subtract(processor(gather), before)) / (len(batch) + 1)
+                    print(f"batches of {size}, {number} shards: {told}; {1000 * worked:.1f} ms of work", flush=True)
 
 
 @dataclass(frozen=True)
@@ -282,15 +298,19 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, ray {ray.__version__}")
     with tempfile.TemporaryDirectory() as temporary:
-        library = (options.folder or Path(temporary)) / f"made-up-{options.segments}"
-        if not (library / "library.json").exists():
-            fill(library, options.segments, shipped.DEFAULT)
+        kind = "random" if options.what == "load" else "clustered"
+        library = (options.folder or Path(temporary)) / f"{kind}-{options.segments}"
+        made = (library / "library.json").exists()
         if options.what == "load":
+            if not made:
+                fill(library, options.segments, shipped.DEFAULT)
             under_load(library, options)
             return
-        model = ProTA.from_pretrained(shipped.DEFAULT).eval()
+        if not made:
+            fill_clustered(library, options.segments, World())
+        head = ScoreHead(WIDTH, Config().score, Config().distribution).eval()
         with Store.open(library) as store, torch.inference_mode():
-            (same if options.what == "same" else ratio)(store, model, options)
+            (same if options.what == "same" else ratio)(store, head, options)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,7 @@ def workers(node: Any) -> dict[int, str]:
     return {number: name for number, name in found.items() if name.startswith("ray::")}
 
 
-def test_the_library_is_that_of_a_single_machine(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path
-) -> None:
+def test_the_library_is_that_of_a_single_machine(tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path) -> None:
     alone = index(tmp_path / "alone", model, clips)
     together = index(tmp_path / "together", model, clips, work=RayWork)
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}

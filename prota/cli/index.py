@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryFolder, ModelName, RayAddress, Timeout, Workers, cores
+from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Paths = Annotated[list[Path], typer.Argument(help="videos, or folders of them", 
 
 def index(
     paths: Paths,
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
     model: ModelName = None,
     fps: Annotated[float, typer.Option(min=0.01, help="frames looked at per second")] = 1.0,
     frames: Annotated[int, typer.Option(min=0, help="frames of a segment; 0: as many as the model takes")] = 0,
@@ -55,8 +55,9 @@ def index(
         raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
     plan = SegmentPlan(frames or most, fps, overlap, shots)
     options = IndexOptions(plan, workers or cores(), timeout, prune, retry)
-    stop = StopRequest()
     with _working(ray, device, workers) as work, _Display() as display:
+        # Not before: Ray takes signals to itself when it connects.
+        stop = StopRequest()
         report = opened.index(paths, options, display.show, stop, wait, work)
     _tell(report, library)
     if not report.finished:
@@ -80,7 +81,7 @@ def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker |
         yield partial(RayWork, device=device, decoders=workers)
 
 
-def _tell(report: IndexReport, library: Path) -> None:
+def _tell(report: IndexReport, library: str) -> None:
     for path, reason in sorted(report.bad.items()):
         typer.echo(f"bad: {path}: {reason}", err=True)
     parts = {

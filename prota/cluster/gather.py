@@ -155,7 +155,8 @@ class Shards:
         rows, hidden = store.count(), without_file(store.videos())
         ranges = divide(rows, self._shards or default_shards(rows, nodes, cpus, gpus))
         threads = max(1, cpus // max(1, len(ranges)))
-        parts = [Part(store.folder, store.stamp, store.head, own, hidden, threads, bool(gpus)) for own in ranges]
+        folder = store.folder.absolute()
+        parts = [Part(folder, store.stamp, store.head, own, hidden, threads, bool(gpus)) for own in ranges]
         slim = for_stored(head)
         gather = Gather(store, device, [Slot(part, slim) for part in parts], self._deadline)
         self._wait(gather)

@@ -10,6 +10,7 @@ came back is committed, so what is run again is never doubled, and fragments tha
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -62,7 +63,7 @@ class RayWork:
         self.cores = min(1.0, resources.get("CPU", 1.0) / 2)
         self.reading = ReadOrder(options.plan, model.config.encoder.image_size, options.timeout)
         shared = ray.put(model.to("cpu"))
-        self.encoding = EncodeOrder(store.folder, store.stamp, shared, "cuda" if self.gpus else "cpu")
+        self.encoding = EncodeOrder(store.folder.absolute(), store.stamp, shared, "cuda" if self.gpus else "cpu")
         self._broken: set[str] = set()
         """Files of which nothing more is wanted."""
 
@@ -126,6 +127,8 @@ class RayWork:
 
     def _pipeline(self, files: Sequence[FoundFile], claims: Any) -> ray.data.Dataset:
         dataset = ray.data.from_arrow([pack(some) for some in _tasks(files)])
+        # How it goes is told by the caller's progress, and what goes wrong is raised.
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         dataset.set_name("prota index")
         context = dataset.context
         context.target_max_block_size = BLOCK_BYTES

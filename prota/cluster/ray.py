@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -59,9 +60,11 @@ def connect(address: str = LOCAL) -> Iterator[str]:
     if ray.is_initialized():
         yield ""
         return
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     try:
-        context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with warnings.catch_warnings():
+            # Lance warns of forks; those that start Ray's processes become other programs at once.
+            warnings.filterwarnings("ignore", message="lance is not fork-safe")
+            context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise RuntimeError(f"no Ray cluster at {address} ({first_line(error)}): start one with `ray start`") from None
     try:

@@ -14,7 +14,6 @@ import time
 import uuid
 from collections.abc import Container
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import ray
@@ -24,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prota.library.finding import EXACT_SEGMENTS, Ranked, RowFinder
 from prota.library.folder import Head
+from prota.library.place import Place
 from prota.library.records import ModelStamp
 from prota.library.snapshot import Snapshot
 from prota.scoring.score import ScoreHead
@@ -41,7 +41,7 @@ _HANGS, _HANGS_AT_LEAST = 5.0, 60.0
 class Part:
     """Neighbouring rows of one version of a library."""
 
-    folder: Path
+    folder: Place
     """The same on all machines."""
     stamp: ModelStamp
     version: Head
@@ -53,7 +53,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        return f"{self.folder.name} version {self.version.version} rows {self.rows.start}-{self.rows.stop - 1}"
+        return f"{self.folder} version {self.version.version} rows {self.rows.start}-{self.rows.stop - 1}"
 
 
 def divide(rows: int, shards: int) -> list[range]:

@@ -10,13 +10,13 @@ import pickle
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import ray
 
 from prota.frames.pool import DecodePool
+from prota.library.place import Place
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, ModelStamp
 from prota.library.segments import SegmentPlan
@@ -42,7 +42,7 @@ class ReadOrder:
 class EncodeOrder:
     """What encodes, and where the segments go."""
 
-    folder: Path
+    folder: Place
     """Of the library."""
     stamp: ModelStamp
     model: Any

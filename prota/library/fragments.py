@@ -9,20 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 
-from prota.library.folder import flush
+from prota.library.folder import Draft
+from prota.library.place import Place, Where, flush
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.tables import copied, one_of, recopied, segment_rows, segment_schema
 
 __all__ = ["Written", "append", "write_segments"]
 
 
-def write_segments(folder: Path, stamp: ModelStamp, videos: Sequence[tuple[VideoRecord, SegmentBatch]]) -> list[str]:
+def write_segments(where: Where, stamp: ModelStamp, videos: Sequence[tuple[VideoRecord, SegmentBatch]]) -> list[str]:
     """Write the segments of some videos, and say in JSON what `Store.adopt` must know; nothing for no segments."""
     given = [(video, batch) for video, batch in videos if len(batch)]
     if not given:
@@ -30,12 +30,14 @@ def write_segments(folder: Path, stamp: ModelStamp, videos: Sequence[tuple[Video
     schema = segment_schema(stamp)
     # A list: what does not fit is told before Lance begins, and in its own words.
     rows = [recopied(segment_rows(batch, stamp), {video.video_id: video}, schema) for video, batch in given]
-    target = folder / "segments.lance"
+    place = Place.of(where)
     reader = pa.RecordBatchReader.from_batches(schema, rows)
-    fragments = lance.fragment.write_fragments(reader, str(target), mode="append")
-    # By the process that wrote: on a file system that several machines share, only its own can be sure of it.
-    files = [target / "data" / file.path for fragment in fragments for file in fragment.files]
-    flush(str(path) for path in [*files, target / "data", target])
+    target = place.dataset("segments")
+    fragments = lance.fragment.write_fragments(reader, target, mode="append", storage_options=place.options)
+    if place.exclusive:
+        # By the process that wrote: on a file system that several machines share, only its own can be sure of it.
+        files = [f"{target}/data/{file.path}" for fragment in fragments for file in fragment.files]
+        flush([*files, f"{target}/data", target])
     told = [
         {"video_id": video.video_id, "first": batch.first, "segments": len(batch), "copied": copied(video)}
         for video, batch in given
@@ -80,19 +82,16 @@ class Written:
         }
 
 
-def append(
-    segments: lance.LanceDataset, written: Written, owners: Mapping[str, VideoRecord]
-) -> tuple[lance.LanceDataset, Iterator[pa.RecordBatch]]:
-    """The segments with those rows of the fragments that can stay as they are, and the owners' rows that cannot.
+def append(segments: Draft, written: Written, owners: Mapping[str, VideoRecord]) -> Iterator[pa.RecordBatch]:
+    """Add those rows of the fragments that can stay as they are, and give the owners' rows that cannot.
 
     The latter are read from the version in which the fragments are whole, which no head ever names.
     """
-    operation = lance.LanceOperation.Append(written.fragments)
-    whole = lance.LanceDataset.commit(segments, operation, read_version=segments.version)
+    segments.adopt(written.fragments)
     others = written.others(owners)
     if not others:
-        return whole, iter(())
-    rest = whole.checkout_version(whole.version)
-    rest.delete(one_of("video_id", others))
+        return iter(())
+    whole = segments.dataset.checkout_version(segments.version)
+    segments.delete(one_of("video_id", others))
     again = others & owners.keys()
-    return rest, whole.to_batches(filter=one_of("video_id", again), batch_size=512) if again else iter(())
+    return whole.to_batches(filter=one_of("video_id", again), batch_size=512) if again else iter(())

@@ -6,13 +6,13 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from prota.library.folder import Head, open_at_head, short
+from prota.library.folder import Head, open_at_head
+from prota.library.place import Place, short
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
 from prota.library.tables import FILTERABLE, Catalogue, block, one_of, segment_schema, video_records
 
@@ -41,7 +41,7 @@ class SegmentTokens:
 class Snapshot:
     """One version of a library, to be read."""
 
-    def __init__(self, folder: Path, stamp: ModelStamp, at: Head | None = None) -> None:
+    def __init__(self, folder: Place, stamp: ModelStamp, at: Head | None = None) -> None:
         """The present version, or one of before, if nobody has cleaned that up yet."""
         self.folder = folder
         self.stamp = stamp

@@ -7,29 +7,31 @@ not at all, also if its process is killed; see `folder` for how.
 from __future__ import annotations
 
 import math
+import random
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import TextIO
+from typing import TypeVar
 
 import lance
 import pyarrow as pa
 
 from prota.library.folder import (
+    Draft,
     Head,
-    create_folder,
-    files_of,
+    create_library,
     forget_versions,
-    lock_folder,
     model_stamp,
     read_library,
-    settle,
     take_back,
     upgrade,
     write_head,
 )
 from prota.library.fragments import Written, append
+from prota.library.place import DisturbedError, Lock, Place, UnreachableError, Where
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.snapshot import Snapshot
 from prota.library.tables import VIDEO_SCHEMA, Change, one_of, recopied, segment_rows, segment_schema, video_table
@@ -46,43 +48,70 @@ INDEX_FROM = 20_000
 GRACE = 3600.0
 
 
+# How often a commit to an object store is tried, and seconds before the second time; each pause may be twice as long.
+TRIES, PAUSE = 6, 0.5
+
+Result = TypeVar("Result")
+
+
 def small_fragments(dataset: lance.LanceDataset) -> int:
     return sum(fragment.physical_rows < FRAGMENT_ROWS // 2 for fragment in dataset.get_fragments())
+
+
+def tried(place: Place, work: Callable[[], Result]) -> Result:
+    """Do what begins at the newest head and ends with one of its own, which can be done again from the beginning.
+
+    With a lock, once is enough. Without, another writer may come between, or the answer to a request that no client may
+    repeat gets lost. Of two who disturb each other, chance lets one go first.
+    """
+    if place.exclusive:
+        return work()
+    for attempt in range(1, TRIES):
+        with suppress(DisturbedError, UnreachableError, OSError, RuntimeError):
+            return work()
+        time.sleep(random.uniform(0, PAUSE * 2**attempt))
+    try:
+        return work()
+    except (OSError, RuntimeError) as error:
+        raise UnreachableError(place, error) from error
 
 
 class Store(Snapshot):
     """A library, opened for reading (by anyone) or for writing (by one at a time)."""
 
-    def __init__(self, folder: Path, stamp: ModelStamp, lock: TextIO | None) -> None:
+    def __init__(self, folder: Place, stamp: ModelStamp, lock: Lock | None) -> None:
         self._lock = lock
         if lock is not None:
-            take_back(folder)
-        self._settled = files_of(folder) if lock is not None else set()
+            tried(folder, lambda: take_back(folder))
+        self._settled = folder.files() if lock is not None else set()
         super().__init__(folder, stamp)
 
     @classmethod
-    def create(cls, folder: Path, stamp: ModelStamp) -> Store:
+    def create(cls, where: Where, stamp: ModelStamp) -> Store:
         """A new library, opened for writing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = lock_folder(folder, 0.0)
+        place = Place.of(where)
+        place.prepare()
+        lock = place.lock(0.0)
         try:
-            create_folder(folder, stamp, {"videos": VIDEO_SCHEMA, "segments": segment_schema(stamp)})
-            return cls(folder, stamp, lock)
+            schemas = {"videos": VIDEO_SCHEMA, "segments": segment_schema(stamp)}
+            tried(place, lambda: create_library(place, stamp, schemas))
+            return cls(place, stamp, lock)
         except BaseException:
             lock.close()
             raise
 
     @classmethod
-    def open(cls, folder: Path, write: bool = False, wait: float = 0.0) -> Store:
-        """A library that is there; `wait` is how many seconds to wait for another writer."""
-        library = read_library(folder)
+    def open(cls, where: Where, write: bool = False, wait: float = 0.0) -> Store:
+        """A library that is there; `wait` is how many seconds to wait for another writer of a folder."""
+        place = Place.of(where)
+        library = read_library(place)
         if not write:
-            return cls(folder, model_stamp(folder, upgrade(folder, library, write=False)), None)
-        lock = lock_folder(folder, wait)
+            return cls(place, model_stamp(place, upgrade(place, library, write=False)), None)
+        lock = place.lock(wait)
         try:
             # Read again: another writer may have upgraded it meanwhile.
-            library = upgrade(folder, read_library(folder), write=True)
-            return cls(folder, model_stamp(folder, library), lock)
+            library = upgrade(place, read_library(place), write=True)
+            return cls(place, model_stamp(place, library), lock)
         except BaseException:
             lock.close()
             raise
@@ -113,7 +142,7 @@ class Store(Snapshot):
             raise ValueError("the segments of a video come in one batch")
         _check_lengths(videos, lengths)
         rows = [segment_rows(batch, self.stamp) for batch in segments if len(batch)]
-        self.transact(videos, {video_id for video_id, length in lengths.items() if length}, rows, remove)
+        self.transact(videos, {video_id for video_id, length in lengths.items() if length}, lambda: rows, remove)
 
     def update(self, videos: Sequence[VideoRecord]) -> None:
         """Change or add records (gone, bad, metadata) whose segments, if they have any, are known."""
@@ -123,11 +152,14 @@ class Store(Snapshot):
         self,
         videos: Sequence[VideoRecord],
         fresh: Collection[str],
-        rows: Iterable[pa.RecordBatch],
+        rows: Callable[[], Iterable[pa.RecordBatch]],
         remove: Collection[str] = (),
     ) -> None:
-        """What `commit` does, with the segments of the `fresh` contents as a stream of rows of any length."""
-        self._transact(videos, fresh, remove, lambda segments, change: self._write(segments, change, rows))
+        """What `commit` does, with the segments of the `fresh` contents as a stream of rows of any length.
+
+        `rows` gives the stream, from its beginning each time.
+        """
+        self._transact(videos, fresh, remove, lambda segments, change: self._write(segments, change, rows()))
 
     def adopt(
         self,
@@ -146,10 +178,9 @@ class Store(Snapshot):
             raise ValueError(f"no fragment has the segments of {', '.join(sorted(missing))}")
         _check_lengths(videos, written.lengths)
 
-        def bring(segments: lance.LanceDataset, change: Change) -> lance.LanceDataset:
+        def bring(segments: Draft, change: Change) -> None:
             owners = {video_id: owner for video_id, owner in change.owners.items() if video_id in fresh}
-            segments, again = append(segments, written, owners)
-            return self._write(segments, change, again)
+            self._write(segments, change, append(segments, written, owners))
 
         self._transact(videos, fresh, remove, bring)
 
@@ -158,13 +189,28 @@ class Store(Snapshot):
         videos: Sequence[VideoRecord],
         fresh: Collection[str],
         remove: Collection[str],
-        bring: Callable[[lance.LanceDataset, Change], lance.LanceDataset],
+        bring: Callable[[Draft, Change], None],
     ) -> None:
         """One commit; `bring` adds to the segments what the change has for them."""
         self._must_write()
+        tried(self.folder, lambda: self._change(videos, fresh, remove, bring))
+        if max(small_fragments(self._videos), small_fragments(self._segments)) > MANY_FRAGMENTS:
+            # The commit stands; who disturbs this will come here, too.
+            with suppress(DisturbedError):
+                tried(self.folder, self._join_files)
+            # Workers may have written what is still to be adopted.
+            self._forget(GRACE, orphans=False)
+
+    def _change(
+        self,
+        videos: Sequence[VideoRecord],
+        fresh: Collection[str],
+        remove: Collection[str],
+        bring: Callable[[Draft, Change], None],
+    ) -> None:
         head, video_set, segment_set = take_back(self.folder)
         if head.version != self.version:
-            # A commit was interrupted when all of it was written.
+            # A commit was interrupted when all of it was written, or is another writer's.
             self._see()
         change = self._catalogue.change(videos, remove, fresh)
         if change is None:
@@ -172,51 +218,47 @@ class Store(Snapshot):
         if change.dropped:
             segment_set.delete(one_of("video_id", change.dropped))
         if change.owners:
-            segment_set = bring(segment_set, change)
+            bring(segment_set, change)
         if change.paths:
             video_set.delete(one_of("path", change.paths))
         if change.videos:
-            video_set = lance.write_dataset(video_table(change.videos), video_set, mode="append")
+            video_set.append(video_table(change.videos))
         self._publish(head, video_set, segment_set)
         self._catalogue.replace(change.videos, change.paths)
-        if max(small_fragments(video_set), small_fragments(segment_set)) > MANY_FRAGMENTS:
-            self._join_files()
-            # Workers may have written what is still to be adopted.
-            self._forget(GRACE, orphans=False)
 
-    def _write(
-        self, segments: lance.LanceDataset, change: Change, rows: Iterable[pa.RecordBatch]
-    ) -> lance.LanceDataset:
-        """The segments with these rows and those that a change rewrites, all as their owners have it."""
+    def _write(self, segments: Draft, change: Change, rows: Iterable[pa.RecordBatch]) -> None:
+        """Add these rows and those that a change rewrites, all as their owners have it."""
         if change.rewritten:
             rows = chain(rows, self.batches(self.columns, change.rewritten))
         batches = iter(rows)
         first = next(batches, None)
-        if first is None:
-            # Of nothing, too, Lance would make a version.
-            return segments
-        incoming = (recopied(batch, change.owners, self._schema) for batch in chain([first], batches))
-        reader = pa.RecordBatchReader.from_batches(self._schema, incoming)
-        return lance.write_dataset(reader, segments, mode="append")
+        # Of nothing, too, Lance would make a version.
+        if first is not None:
+            incoming = (recopied(batch, change.owners, self._schema) for batch in chain([first], batches))
+            segments.append(pa.RecordBatchReader.from_batches(self._schema, incoming))
 
     def _must_write(self) -> None:
         if self._lock is None:
             raise LibraryError(f"{self.folder} was opened for reading: open it for writing")
 
-    def _publish(self, head: Head, videos: lance.LanceDataset, segments: lance.LanceDataset) -> None:
+    def _publish(self, head: Head, videos: Draft, segments: Draft) -> None:
         """Make these datasets the library."""
-        settle(self.folder, self._settled)
+        self.folder.settle(self._settled)
         head = replace(head, version=head.version + 1, videos=videos.version, segments=segments.version)
-        write_head(self.folder, head)
-        self._head, self._videos, self._segments, self._addresses = head, videos, segments, None
+        self._head = write_head(self.folder, head)
+        self._videos, self._segments, self._addresses = videos.dataset, segments.dataset, None
 
     def build_index(self) -> None:
         """Index the pooled vectors, so that `nearest` need not compare all of them."""
         self._must_write()
+        tried(self.folder, self._build_index)
+
+    def _build_index(self) -> None:
         head, videos, segments = take_back(self.folder)
-        if rows := segments.count_rows():
+        if rows := segments.dataset.count_rows():
             partitions = max(round(math.sqrt(rows)), 1)
-            segments.create_index("pooled", "IVF_FLAT", metric="cosine", num_partitions=partitions, replace=True)
+            how = {"metric": "cosine", "num_partitions": partitions, "replace": True}
+            segments.tidy(lambda dataset: dataset.create_index("pooled", "IVF_FLAT", **how))
             self._publish(replace(head, partitions=partitions), videos, segments)
 
     def compact(self, grace: float = GRACE) -> None:
@@ -225,27 +267,28 @@ class Store(Snapshot):
         Readers may go on with a version for `grace` seconds after it was replaced.
         """
         self._must_write()
-        self._join_files()
+        tried(self.folder, self._join_files)
         fits = self.partitions and 0.5 < math.sqrt(self.count()) / self.partitions < 2
         if self.count() >= INDEX_FROM and not fits:
             self.build_index()
-        # The lock says that nobody else writes: files that no version names are a dead writer's.
-        self._forget(grace, orphans=True)
+        # Where a lock says that nobody else writes, files that no version names are a dead writer's.
+        self._forget(grace, orphans=self.folder.exclusive)
 
     def _join_files(self) -> None:
         head, videos, segments = take_back(self.folder)
-        videos.optimize.compact_files()
+        videos.tidy(lambda dataset: dataset.optimize.compact_files())
         # Lance reads many rows at once, which here are large.
-        segments.optimize.compact_files(target_rows_per_fragment=FRAGMENT_ROWS, batch_size=256)
+        how = {"target_rows_per_fragment": FRAGMENT_ROWS, "batch_size": 256}
+        segments.tidy(lambda dataset: dataset.optimize.compact_files(**how))
         if head.partitions:
-            segments.optimize.optimize_indices()
+            segments.tidy(lambda dataset: dataset.optimize.optimize_indices())
         if (videos.version, segments.version) != (head.videos, head.segments):
             self._publish(head, videos, segments)
 
     def _forget(self, grace: float, orphans: bool) -> None:
         for dataset in (self._videos, self._segments):
-            forget_versions(dataset, grace, orphans)
-        self._settled &= files_of(self.folder)
+            tried(self.folder, partial(forget_versions, dataset, grace, orphans))
+        self._settled &= self.folder.files()
 
 
 def _check_lengths(videos: Iterable[VideoRecord], lengths: Mapping[str, int]) -> None:

@@ -51,7 +51,9 @@ def test_parts_find_what_the_whole_finds(
         # Equal segments are in several parts.
         assert any(len(set(scores.tolist())) < len(scores) for _, scores in whole.ranked)
         for number in (1, 2, 7):
-            parts = [Part(folder, store.stamp, store.head, rows, hidden) for rows in divide(store.count(), number)]
+            parts = [
+                Part(store.folder, store.stamp, store.head, rows, hidden) for rows in divide(store.count(), number)
+            ]
             found = [Shard(part, head()).find(tokens, 8, where, False) for part in parts]
             for ours, theirs in zip(merged(found, 3, 8), whole.ranked, strict=True):
                 assert ours[0].tolist() == theirs[0].tolist()
@@ -62,7 +64,7 @@ def test_a_shard_keeps_its_version(tmp_path: Path) -> None:
     """Ray builds it again when it dies, and rows mean something else in another version."""
     folder = fill(tmp_path / "library")
     with Store.open(folder) as store:
-        part = Part(folder, store.stamp, store.head, range(5, 40))
+        part = Part(store.folder, store.stamp, store.head, range(5, 40))
         tokens = queries(store, [6])
         before = Shard(part, head()).find(tokens, 5, None, False)
     with Store.open(folder, write=True) as store:

@@ -60,14 +60,14 @@ def test_stretches_where_rows_were_removed_and_indexed(tmp_path: Path) -> None:
 def test_a_version_of_before_can_be_opened_until_it_is_cleaned_up(tmp_path: Path) -> None:
     folder = fill(tmp_path / "library")
     with Store.open(folder) as store:
-        before, stamp = store.head, store.stamp
+        before, place, stamp = store.head, store.folder, store.stamp
     with Store.open(folder, write=True) as store:
         store.commit([], [], remove=["/films/n0.mp4"])
-        assert Snapshot(folder, stamp, before).count() == 60
-        assert (Snapshot(folder, stamp).count(), Snapshot(folder, stamp, store.head).count()) == (55, 55)
+        assert Snapshot(place, stamp, before).count() == 60
+        assert (Snapshot(place, stamp).count(), Snapshot(place, stamp, store.head).count()) == (55, 55)
         store.compact(grace=0)
     with pytest.raises(LibraryError, match=f"no longer has its version {before.version}"):
-        Snapshot(folder, stamp, before)
+        Snapshot(place, stamp, before)
 
 
 def test_contents_whose_files_are_gone() -> None:

@@ -13,6 +13,7 @@ import pytest
 from prota.library import fragments as fragments_module
 from prota.library import store as store_module
 from prota.library.fragments import write_segments
+from prota.library.place import Folder, Where
 from prota.library.records import SegmentBatch, VideoRecord
 from prota.library.store import Store
 from prota.library.upkeep import compact, verify
@@ -20,14 +21,14 @@ from tests.library.small_library import STAMP, content, fill, seen, segments, vi
 from tests.library.test_store import Died, dying
 
 
-def rows_of(folder: Path) -> tuple[list[VideoRecord], list[str]]:
+def rows_of(folder: Where) -> tuple[list[VideoRecord], list[str]]:
     """All that a library holds, to the last bit, in an order that says nothing of how it came."""
     with Store.open(folder) as store:
         rows = [row for batch in store.batches(store.columns) for row in batch.to_pylist()]
         return store.videos(), sorted(repr(sorted(row.items())) for row in rows)
 
 
-def by_workers(folder: Path, *works: Sequence[tuple[VideoRecord, SegmentBatch]]) -> list[str]:
+def by_workers(folder: Where, *works: Sequence[tuple[VideoRecord, SegmentBatch]]) -> list[str]:
     return [text for work in works for text in write_segments(folder, STAMP, work)]
 
 
@@ -130,7 +131,7 @@ def test_workers_see_to_it_that_their_files_last(tmp_path: Path, monkeypatch: py
         (lance.LanceDataset, "commit"),
         (lance.LanceDataset, "delete"),
         (store_module.lance, "write_dataset"),
-        (store_module, "settle"),
+        (Folder, "settle"),
         (store_module, "write_head"),
     ],
     ids=lambda value: str(value)[:15],

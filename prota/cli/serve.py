@@ -38,7 +38,9 @@ def serve(
     device: Device = "auto",
     ray: RayAddress = None,
     shards: Annotated[int, typer.Option(min=0, help="with --ray: parts of the library; 0: by its size")] = 0,
-    deadline: Annotated[float, typer.Option(min=0.01, help="with --ray: seconds that a part may take")] = 5.0,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.01, help="with --ray: seconds that a part may take to answer; default: 5")
+    ] = None,
 ) -> None:
     """Search a library in a browser: a page, and an API that is described at /docs."""
     missing = [module for module in ("fastapi", "uvicorn", "python_multipart") if find_spec(module) is None]
@@ -48,6 +50,8 @@ def serve(
         from prota.cluster.ray import check
 
         check(ray)
+    elif shards or deadline is not None:
+        raise typer.BadParameter("--shards and --deadline are about a library on a cluster: give --ray too")
     from prota.server.options import ServerOptions, is_loopback
 
     folders = [folder for folder in allow or [] if not folder.is_dir()]
@@ -58,7 +62,8 @@ def serve(
     try:
         options = ServerOptions(
             host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
-            device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards, deadline=deadline,
+            device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
+            deadline=ServerOptions.deadline if deadline is None else deadline,
         )  # fmt: skip
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

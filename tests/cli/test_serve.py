@@ -22,6 +22,8 @@ from tests.conftest import REPOSITORY
         (["--host", "203.0.113.1"], 1, "cannot listen at 203.0.113.1:8000"),
         (["--ray", "127.0.0.1:1"], 1, "no Ray cluster answers at 127.0.0.1:1"),
         (["--ray", "auto", "--deadline", "0"], 2, "--deadline"),
+        (["--shards", "2"], 2, "give --ray too"),
+        (["--deadline", "2"], 2, "give --ray too"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:

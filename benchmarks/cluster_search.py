@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -149,6 +150,8 @@ class Asked:
     seconds: float
     status: int
     partial: bool
+    shards: int
+    """That answered."""
     version: int
 
 
@@ -168,26 +171,36 @@ class Load:
                 try:
                     words = " ".join(chance.choice(WORDS, 6))
                     answer = await client.get("/api/v1/search", params={"q": words})
-                    found = answer.json() if answer.status_code == 200 else {"partial": False, "version": -1}
-                    status = answer.status_code
+                    status, found = answer.status_code, answer.json() if answer.status_code == 200 else {}
                 except httpx.HTTPError:
-                    found, status = {"partial": False, "version": -1}, 0
-                now = time.monotonic()
-                self.answers.append(Asked(now, now - before, status, found["partial"], found["version"]))
+                    status, found = 0, {}
+                now, shards = time.monotonic(), found.get("shards_answered", 0)
+                partial, version = found.get("partial", False), found.get("version", -1)
+                self.answers.append(Asked(now, now - before, status, partial, shards, version))
 
-    async def during(self, work: Callable[[], None]) -> None:
-        clients = [asyncio.create_task(self.ask(number)) for number in range(self.clients)]
-        await asyncio.to_thread(work)
-        self._ended = True
-        await asyncio.gather(*clients)
+    @contextmanager
+    def going(self) -> Iterator[None]:
+        """In a thread: nodes can only be added in the main one."""
+
+        async def all_of_them() -> None:
+            await asyncio.gather(*(self.ask(number) for number in range(self.clients)))
+
+        thread = threading.Thread(target=lambda: asyncio.run(all_of_them()), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended = True
+            thread.join()
 
     def tell(self, what: str, since: float) -> None:
         some = [answer for answer in self.answers if answer.at >= since]
         times = [answer.seconds for answer in some] or [0.0]
         p50, p95, most = (1000 * float(np.quantile(times, share)) for share in (0.5, 0.95, 1.0))
-        statuses, partial = Counter(answer.status for answer in some), sum(answer.partial for answer in some)
+        statuses = Counter(answer.status for answer in some)
+        parts = Counter(answer.shards for answer in some if answer.partial)
         print(
-            f"{what}: {len(some)} requests, statuses {dict(statuses)}, {partial} partial; "
+            f"{what}: {len(some)} requests, statuses {dict(statuses)}, partial by shards that answered {dict(parts)}; "
             f"p50 {p50:.0f} ms, p95 {p95:.0f} ms, longest {most:.0f} ms",
             flush=True,
         )
@@ -266,6 +279,7 @@ def under_load(library: Path, options: argparse.Namespace) -> None:
     with cluster(2) as nodes:
         command = [sys.executable, "-m", "prota", "serve", "-l", str(library), "--port", str(options.port)]
         command += ["--ray", nodes.address, "--shards", str(options.shards), "--device", "cpu"]
+        command += ["--deadline", str(options.deadline)]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
 
@@ -277,7 +291,8 @@ def under_load(library: Path, options: argparse.Namespace) -> None:
 
             print(f"ready after {until(ready):.1f} s")
             load = Load(options.port, options.clients)
-            asyncio.run(load.during(lambda: trouble(load, nodes, library, options)))
+            with load.going():
+                trouble(load, nodes, library, options)
             load.tell("all in all", 0.0)
         finally:
             server.terminate()
@@ -293,6 +308,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--deadline", type=float, default=5.0)
     parser.add_argument("--port", type=int, default=8741)
     parser.add_argument("--folder", type=Path, help="where libraries are made and kept; default: temporary")
     options = parser.parse_args()

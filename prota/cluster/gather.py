@@ -66,7 +66,12 @@ class Gather:
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
         # Once for all of them: what is sent along with a call is written for each.
         question = ray.put(tokens.to("cpu"))
-        up = [slot for slot in self.slots if slot.state() == "up"]
+        up = self._up()
+        calls = [call for slot in self.slots if (call := slot.called) is not None]
+        if calls and not up:
+            # All are busy or dead, and a wait is better than the answer of nobody.
+            ray.wait(calls, num_returns=len(calls), timeout=self.deadline)
+            up = self._up()
         asked = {slot.actor.find.remote(question, count, where, exact): slot for slot in up}
         done, late = ray.wait(list(asked), num_returns=len(asked), timeout=self.deadline) if asked else ([], [])
         for call in late:
@@ -94,10 +99,13 @@ class Gather:
     def warm(self) -> None:
         """The actors have read all when they are ready."""
 
+    def _up(self) -> list[Slot]:
+        return [slot for slot in self.slots if slot.state() == "up"]
+
     @property
     def up(self) -> int:
         """Parts that can be asked."""
-        return sum(slot.state() == "up" for slot in self.slots)
+        return len(self._up())
 
     def tend(self) -> None:
         """Mend what is broken, and move what stands crowded to a node that has room."""

@@ -111,6 +111,8 @@ class Slot:
     def __init__(self, part: Part, head: ScoreHead, node: str | None = None) -> None:
         """``node``: where the actor is to be; Ray does not take it elsewhere when that dies, `mend` does."""
         self.part, self._head = part, head
+        self.called: Any = None
+        """The call that it has not answered yet, if it is down."""
         self._lock = threading.Lock()
         # Seconds that it took to be ready, at the longest.
         self._loading = 0.0
@@ -124,7 +126,7 @@ class Slot:
         options: dict[str, Any] = {"num_gpus": GPU_SHARE} if self.part.gpu else {"num_cpus": 0}
         make = ray.remote(Shard).options(name=name, max_restarts=-1, scheduling_strategy=where, **options)
         self.actor: Any = make.remote(self.part, self._head)
-        self.node, self._called, self._since = "", self.actor.node.remote(), time.monotonic()
+        self.node, self.called, self._since = "", self.actor.node.remote(), time.monotonic()
 
     def beside(self, node: str) -> Slot:
         """Another actor of the same part, on that node."""
@@ -135,18 +137,18 @@ class Slot:
     def state(self) -> Literal["up", "down", "dead"]:
         """``down``: it may be back soon. ``dead``: Ray does not restart it, `reason` says why."""
         with self._lock:
-            if self._called is None:
+            if self.called is None:
                 return "up"
-            if not ray.wait([self._called], timeout=0)[0]:
+            if not ray.wait([self.called], timeout=0)[0]:
                 return "down"
             try:
-                self.node = ray.get(self._called)
+                self.node = ray.get(self.called)
             except ActorDiedError:
                 return "dead"
             except RayError:
-                self._called = self.actor.node.remote()
+                self.called = self.actor.node.remote()
                 return "down"
-            self._called, self._loading = None, max(self._loading, time.monotonic() - self._since)
+            self.called, self._loading = None, max(self._loading, time.monotonic() - self._since)
             return "up"
 
     @property
@@ -158,7 +160,7 @@ class Slot:
     def reason(self) -> str:
         """Why it is dead: the last line of what Ray tells, without the name of the error."""
         try:
-            ray.get(self._called, timeout=0)
+            ray.get(self.called, timeout=0)
         except RayError as error:
             lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
             return lines[-1].partition("Error: ")[2] or lines[-1].strip()
@@ -167,8 +169,8 @@ class Slot:
     def missed(self) -> None:
         """It did not answer: it is to say when it is back."""
         with self._lock:
-            if self._called is None:
-                self._called, self._since = self.actor.node.remote(), time.monotonic()
+            if self.called is None:
+                self.called, self._since = self.actor.node.remote(), time.monotonic()
 
     def mend(self, nodes: Container[str]) -> None:
         """Build it anew where Ray gave up or its node is gone; end it where it hangs, so that Ray restarts it."""

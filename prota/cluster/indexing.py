@@ -6,6 +6,9 @@ Ray Data runs as many tasks as there is room for, keeps no more decoded frames t
 again what a dead worker or machine had begun, and shows it all on its dashboard. A task reads a few files, and what it
 has read goes on in blocks of at most `BLOCK_BYTES`: small blocks, because they are what memory is counted in. Only what
 came back is committed, so what is run again is never doubled, and fragments that nobody names are nobody's.
+
+Only decoders count as users of a core. An encoder that held one could wait for frames that a machine took with it when
+it died, while no core is left on which they could be decoded again.
 """
 
 from __future__ import annotations
@@ -35,8 +38,6 @@ __all__ = ["RayWork"]
 TASK_FILES, TASK_BYTES = 8, 64 * 2**20
 # What is decoded and waits to be encoded travels in blocks; a part of a long video is 60 MB itself.
 BLOCK_BYTES = 32 * 2**20
-# What Ray sets aside for a decoder. It is also what keeps Ray from joining both steps into one, to be done in turns.
-DECODER_BYTES = 256 * 2**20
 # Seconds between two looks at whether the run is to stop.
 LOOK = 0.2
 # Actors that die while they start, one after the other, before the run is given up: a machine may go at that moment.
@@ -59,8 +60,8 @@ class RayWork:
         self.decoders, self.encoders = decoders, encoders
         resources = ray.cluster_resources()
         self.gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
-        # One core for a decoder and one for an encoder; a machine that has only one shares it.
-        self.cores = min(1.0, resources.get("CPU", 1.0) / 2)
+        # On a CPU they have one thread each.
+        self.most = self.gpus or max(1, int(resources.get("CPU", 1)))
         self.reading = ReadOrder(options.plan, model.config.encoder.image_size, options.timeout)
         shared = ray.put(model.to("cpu"))
         self.encoding = EncodeOrder(store.folder.absolute(), store.stamp, shared, "cuda" if self.gpus else "cpu")
@@ -136,13 +137,12 @@ class RayWork:
         context.max_consecutive_actor_init_deaths = DEATHS
         read = dataset.map_batches(
             read_files, batch_size=None, batch_format="pyarrow", fn_args=(self.reading, claims),
-            compute=ray.data.TaskPoolStrategy(self.decoders or None), num_cpus=self.cores, memory=DECODER_BYTES,
+            compute=ray.data.TaskPoolStrategy(self.decoders or None), num_cpus=1,
         )  # fmt: skip
-        most = {"size": self.encoders} if self.encoders else {"min_size": 1, "max_size": self.gpus or None}
-        resources = {"num_gpus": 1} if self.gpus else {"num_cpus": self.cores}
+        pool = {"size": self.encoders} if self.encoders else {"min_size": 1, "max_size": self.most}
         return read.map_batches(
             Encoder, batch_size=None, batch_format="pyarrow", fn_constructor_args=(self.encoding,),
-            compute=ray.data.ActorPoolStrategy(**most), **resources,
+            compute=ray.data.ActorPoolStrategy(**pool), num_cpus=0, num_gpus=1 if self.gpus else 0,
         )  # fmt: skip
 
 

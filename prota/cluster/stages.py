@@ -139,6 +139,8 @@ class Encoder:
 
         self.order, self._seen = order, False
         self.device = torch.device(order.device)
+        # There may be as many encoders as cores.
+        torch.set_num_threads(1)
         self.model = ray.get(order.model).to(self.device).eval()
 
     def __call__(self, rows: pa.Table) -> pa.Table:

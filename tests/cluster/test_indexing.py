@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,8 @@ from prota.cluster.indexing import RayWork
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
-from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from prota.library.walk import FoundFile
 from prota.model import ProTA
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import COLOURS, SIDES, write_colour_clip

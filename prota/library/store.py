@@ -31,7 +31,8 @@ from prota.library.folder import (
     write_head,
 )
 from prota.library.fragments import Written, append
-from prota.library.place import DisturbedError, Lock, Place, UnreachableError, Where
+from prota.library.place import Lock, Place, Where
+from prota.library.problems import DisturbedError, UnreachableError
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.snapshot import Snapshot
 from prota.library.tables import VIDEO_SCHEMA, Change, one_of, recopied, segment_rows, segment_schema, video_table
@@ -66,14 +67,15 @@ def tried(place: Place, work: Callable[[], Result]) -> Result:
     """
     if place.exclusive:
         return work()
-    for attempt in range(1, TRIES):
-        with suppress(DisturbedError, UnreachableError, OSError, RuntimeError):
+    for attempt in range(1, TRIES + 1):
+        try:
             return work()
+        except (DisturbedError, UnreachableError, OSError, RuntimeError) as error:
+            problem = place.problem(error)
+        if attempt == TRIES or not isinstance(problem, DisturbedError | UnreachableError):
+            break
         time.sleep(random.uniform(0, PAUSE * 2**attempt))
-    try:
-        return work()
-    except (OSError, RuntimeError) as error:
-        raise UnreachableError(place, error) from error
+    raise problem
 
 
 class Store(Snapshot):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from prota.cluster.indexing import RayWork
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
+from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
+from prota.library.walk import FoundFile
 from prota.model import ProTA
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import COLOURS, SIDES, write_colour_clip
@@ -97,17 +100,25 @@ def workers(node: Any) -> dict[int, str]:
     return {number: name for number, name in found.items() if name.startswith("ray::")}
 
 
-def test_the_library_is_that_of_a_single_machine(tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path) -> None:
-    alone = index(tmp_path / "alone", model, clips)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -> tuple[Path, IndexReport]:
+    """The library of a single machine."""
+    folder = tmp_path_factory.mktemp("alone") / "lib"
+    return folder, index(folder, model, clips)
+
+
+def test_the_library_is_that_of_a_single_machine(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    folder, report = alone
     together = index(tmp_path / "together", model, clips, work=RayWork)
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}
-    assert together.seconds == pytest.approx(alone.seconds)
-    assert together.bytes_done == pytest.approx(alone.bytes_done)
-    together.seconds, together.bytes_done = alone.seconds, alone.bytes_done
-    assert together == alone
+    assert together.seconds == pytest.approx(report.seconds)
+    assert together.bytes_done == pytest.approx(report.bytes_done)
+    assert replace(together, seconds=report.seconds, bytes_done=report.bytes_done) == report
     assert together.finished
-    assert records(tmp_path / "alone") == records(tmp_path / "together")
-    assert same(rows(tmp_path / "alone"), rows(tmp_path / "together"))
+    assert records(folder) == records(tmp_path / "together")
+    assert same(rows(folder), rows(tmp_path / "together"))
     assert max(number for _, number in rows(tmp_path / "together")) > 64, "a video has to come in parts"
     assert upkeep.verify(tmp_path / "together") == []
     # What is known by its date is not looked at, so nobody is asked to do anything.
@@ -134,7 +145,12 @@ class Faults:
 
 
 def test_a_worker_dies_and_then_a_machine(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cluster: Cluster,
+    model: ProTA,
+    clips: Path,
+    alone: tuple[Path, IndexReport],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(indexing, "TASK_FILES", 1)
     node = cluster.add_node(**NODE)
@@ -144,5 +160,38 @@ def test_a_worker_dies_and_then_a_machine(
     assert faults.node is None
     assert (report.indexed, report.duplicates, len(report.bad)) == (17, 2, 2)
     assert upkeep.verify(tmp_path / "lib") == []
-    index(tmp_path / "alone", model, clips)
-    assert same(rows(tmp_path / "alone"), rows(tmp_path / "lib"))
+    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_a_run_that_was_stopped_is_continued_by_anyone(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    done: list[int] = []
+    first = index(
+        tmp_path / "lib", model, clips,
+        report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
+    )  # fmt: skip
+    assert not first.finished
+    assert 0 < first.indexed < 17
+    assert upkeep.verify(tmp_path / "lib") == []
+    second = index(tmp_path / "lib", model, clips)
+    assert first.indexed + second.indexed == 17, "what was finished is not done again"
+    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_tasks_have_a_few_files_or_one_that_is_large() -> None:
+    sizes = [1] * 20 + [2**40, 2**40, 1]
+    files = [FoundFile(Path(str(number)), size, 0) for number, size in enumerate(sizes)]
+    tasks = list(indexing._tasks(files))
+    assert [len(task) for task in tasks] == [8, 8, 4, 1, 1, 1]
+    assert [found for task in tasks for found in task] == files
+    assert list(indexing._tasks([])) == []
+
+
+def test_what_went_wrong_is_told_in_the_words_of_who_knew() -> None:
+    outer = RuntimeError("a task failed")
+    outer.__cause__ = LibraryError("machine x does not see the library")
+    assert str(indexing._explained(outer)) == "machine x does not see the library"
+    assert isinstance(indexing._explained(outer), LibraryError)
+    outer.__cause__ = MemoryError("no memory\nat all")
+    assert str(indexing._explained(outer)) == ("the cluster failed: no memory; the same command goes on from there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -172,11 +173,34 @@ def test_a_run_that_was_stopped_is_continued_by_anyone(
         report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
     )  # fmt: skip
     assert not first.finished
+    assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
     assert 0 < first.indexed < 17
     assert upkeep.verify(tmp_path / "lib") == []
     second = index(tmp_path / "lib", model, clips)
     assert first.indexed + second.indexed == 17, "what was finished is not done again"
     assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_silence_after_a_loss_ends_the_run(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        def __init__(self, dataset: Any) -> None:
+            self.stopped = False
+
+        def next(self, seconds: float) -> list[Any]:
+            return []
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    seen = iter([2, 2, 2, 1])
+    monkeypatch.setattr(indexing, "_Pulling", Silent)
+    monkeypatch.setattr(indexing, "_machines", lambda: next(seen))
+    monkeypatch.setattr(indexing, "LOST", 0.0)
+    with pytest.raises(RuntimeError, match="a machine of the cluster was lost"):
+        index(tmp_path / "lib", model, clips, work=RayWork)
+    assert next(seen, None) is None, "all looked at"
 
 
 def test_tasks_have_a_few_files_or_one_that_is_large() -> None:

@@ -14,6 +14,7 @@ it died, while no core is left on which they could be decoded again.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 import time
@@ -66,6 +67,8 @@ class RayWork:
         self.decoders, self.encoders = decoders, encoders
         resources = ray.cluster_resources()
         self.gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
+        if device not in ("auto", "cpu") and not self.gpus:
+            raise LibraryError(f"the cluster has no GPU for --device {device}: leave it out, or give cpu")
         # On a CPU they have one thread each.
         self.most = self.gpus or max(1, int(resources.get("CPU", 1)))
         self.reading = ReadOrder(options.plan, model.config.encoder.image_size, options.timeout)
@@ -96,7 +99,7 @@ class RayWork:
         parts = []
         for result in results:
             reading, path = result.reading, str(result.reading.found.path)
-            if reading.missing:
+            if reading.missing and os.path.lexists(path):
                 raise LibraryError(
                     f"machine {reading.missing} does not see {path}: "
                     "videos must lie where all machines of the cluster see them, under the same path"
@@ -212,7 +215,7 @@ class _Pulling:
         end: Exception | None = None
         try:
             for rows in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-                if not self._put(unpack(rows)):
+                if not all(self._put(results) for results in unpack(rows)):
                     return
         except Exception as error:
             end = error

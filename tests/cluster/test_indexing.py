@@ -18,6 +18,7 @@ from ray.cluster_utils import Cluster
 
 from prota.cluster import indexing
 from prota.cluster.indexing import RayWork
+from prota.cluster.stages import Reading, Result
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
@@ -112,7 +113,7 @@ def test_the_library_is_that_of_a_single_machine(
     tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
 ) -> None:
     folder, report = alone
-    together = index(tmp_path / "together", model, clips, work=RayWork)
+    together = index(tmp_path / "together", model, clips, work=partial(RayWork, encoders=1))
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}
     assert together.seconds == pytest.approx(report.seconds)
     assert together.bytes_done == pytest.approx(report.bytes_done)
@@ -201,6 +202,26 @@ def test_silence_after_a_loss_ends_the_run(
     with pytest.raises(RuntimeError, match="a machine of the cluster was lost"):
         index(tmp_path / "lib", model, clips, work=RayWork)
     assert next(seen, None) is None, "all looked at"
+
+
+def test_a_file_that_one_machine_does_not_see(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends: there may be thousands, and they are not bad. One that has gone everywhere is."""
+    found = FoundFile(clips / "red-left.mp4", 1, 1)
+    gone = FoundFile(clips / "gone.mp4", 1, 1)
+
+    def results(work: RayWork, files: Any, books: Any) -> Iterator[list[Result]]:
+        yield [Result(Reading(gone, error=f"{gone.path}: cannot be read", missing="elsewhere"))]
+        yield [Result(Reading(found, error="cannot be read", missing="elsewhere"))]
+
+    monkeypatch.setattr(RayWork, "_results", results)
+    reports: list[IndexReport] = []
+    with pytest.raises(LibraryError, match=r"machine elsewhere does not see .*red-left.mp4: videos must lie where"):
+        index(tmp_path / "lib", model, clips, report=reports.append, work=RayWork)
+    assert reports[-1].bad == {str(gone.path): "cannot be read"}
+    with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
+        index(tmp_path / "lib", model, clips, work=partial(RayWork, device="cuda"))
 
 
 def test_tasks_have_a_few_files_or_one_that_is_large() -> None:

@@ -144,7 +144,7 @@ class Encoder:
         self.model = ray.get(order.model).to(self.device).eval()
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Readings in, results out: in one row, since whole videos share a fragment; a part of a long one has its own."""
+        """Readings in, results out, in one row: whole videos share a fragment, and a part of a long one has its own."""
         self._look()
         readings: list[Reading] = unpack(rows)
         whole = [each for each in readings if each.content is not None and len(each.content) == each.content.total]

@@ -1,13 +1,13 @@
 """Indexing on a Ray cluster: what it costs beside the plain path, what a second worker brings, and what deaths cost.
 
-    python benchmarks/cluster_indexing.py speed FOLDER [--clips 64] [--rounds 3] [--model toy]
+    python benchmarks/cluster_indexing.py speed FOLDER [--clips 64] [--rounds 3] [--model prota-small]
     python benchmarks/cluster_indexing.py faults FOLDER [--clips 200] [--library s3://…]
     python benchmarks/cluster_indexing.py memory FOLDER [--clips 64]
 
 FOLDER gets the clips and the libraries. `speed` makes a library from nothing in turns: plainly with one decoder
 process, on a cluster of this machine with one decoder and one encoder, and with two of each; one thread everywhere. It
 tells seconds in all, and the clips per second between the first result and the last, which is what remains of the
-difference when there are many. `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node,
+difference when there are many, with a model that is slower than a decoder: while encoders start, decoders run ahead. `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node,
 and counts what was encoded in vain: the segments of fragments that nobody names. The library must verify, and equal the
 plain one. `memory` sends many times more frames than Ray's object store holds through it, and tells how full it was at
 most, what was moved to disk for want of room, and how much memory this process took.
@@ -53,6 +53,7 @@ from prota.library.place import Place
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
+from prota.models import shipped
 
 STORE_BYTES = 3 * 10**8
 
@@ -278,7 +279,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clips", type=int, default=0, help="default: 200 for faults, else 64")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default="toy", help="for speed: toy, or what prota index --model takes")
+    parser.add_argument("--model", default=shipped.DEFAULT, help="for speed: toy, or what prota index --model takes")
     parser.add_argument("--library", help="for faults: where, if not in the folder; it must be empty")
     options = parser.parse_args()
     options.clips = options.clips or {"speed": 64, "faults": 200, "memory": 64}[options.what]

@@ -95,6 +95,8 @@ class Proxy(ThreadingHTTPServer):
         self.requests = 0
         self.signers: set[str] = set()
         """Whose keys requests were signed with."""
+        self.client: Any = None
+        """By which a test looks at the bucket itself."""
 
     @property
     def url(self) -> str:
@@ -107,6 +109,11 @@ class Proxy(ThreadingHTTPServer):
             if fault is not None:
                 self.faults[fault] += 1
             return fault
+
+    def objects(self, address: str) -> list[str]:
+        """The keys of all objects at a place."""
+        found = self.client.list_objects_v2(Bucket=BUCKET, Prefix=address.removeprefix(f"s3://{BUCKET}/") + "/")
+        return [entry["Key"] for entry in found["Contents"]]
 
     def handle_error(self, *_: Any) -> None:
         """Clients that went away are what this is for."""
@@ -159,7 +166,8 @@ def serving() -> Iterator[Proxy]:
             "AWS_REGION": "us-east-1",
         }.items():
             patch.setenv(name, value)
-        boto3.client("s3", endpoint_url=proxy.url, region_name="us-east-1").create_bucket(Bucket=BUCKET)
+        proxy.client = boto3.client("s3", endpoint_url=proxy.url)
+        proxy.client.create_bucket(Bucket=BUCKET)
         yield proxy
     proxy.shutdown()
     proxy.server_close()

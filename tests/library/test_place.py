@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import boto3
 import lance
 import numpy as np
 import pytest
@@ -36,7 +34,7 @@ from tests.conftest import REPOSITORY
 from tests.library.object_store import BUCKET, KEY_ID, SECRET, Fault, Proxy, now_and_then, once, serving, whenever
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 from tests.library.test_fragments import rows_of
-from tests.library.test_store import WRITER, Died, dying
+from tests.library.test_store import WRITER, Died, dying, dying_at
 from tests.library.worlds import toy_model, write_clips
 
 
@@ -59,12 +57,11 @@ def template(proxy: Proxy) -> str:
 
 
 @pytest.fixture
-def filled(template: str, address: str) -> str:
+def filled(template: str, address: str, proxy: Proxy) -> str:
     """A library with two videos at the test's own place."""
-    bucket = boto3.resource("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"]).Bucket(BUCKET)
     old, new = (name.removeprefix(f"s3://{BUCKET}/") for name in (template, address))
-    for found in bucket.objects.filter(Prefix=f"{old}/"):
-        bucket.copy({"Bucket": BUCKET, "Key": found.key}, found.key.replace(old, new, 1))
+    for key in proxy.objects(template):
+        proxy.client.copy_object(Bucket=BUCKET, Key=key.replace(old, new, 1), CopySource=f"{BUCKET}/{key}")
     return address
 
 
@@ -165,7 +162,7 @@ class TestAsInAFolder:
         assert Store.open(filled).count() == 7
 
     def test_what_is_damaged_or_lost_is_told(self, filled: str, proxy: Proxy) -> None:
-        client = boto3.client("s3", endpoint_url=proxy.url)
+        client = proxy.client
         head: dict[str, Any] = {"Bucket": BUCKET, "Key": filled.removeprefix(f"s3://{BUCKET}/") + "/head.json"}
         kept = client.get_object(**head)["Body"].read()
         client.put_object(Body=b"{", **head)
@@ -276,9 +273,8 @@ class TestBadConnections:
         # What is refused is not asked for again and again.
         assert faults["403"] < 5
         said = str(told.value) + "".join(capfd.readouterr())
-        client = boto3.client("s3", endpoint_url=proxy.url)
-        for found in client.list_objects_v2(Bucket=BUCKET, Prefix=filled.removeprefix(f"s3://{BUCKET}/"))["Contents"]:
-            said += client.get_object(Bucket=BUCKET, Key=found["Key"])["Body"].read().decode("latin-1")
+        for key in proxy.objects(filled):
+            said += proxy.client.get_object(Bucket=BUCKET, Key=key)["Body"].read().decode("latin-1")
         assert "prota-library" in said
         assert KEY_ID not in said
         assert SECRET not in said
@@ -351,7 +347,9 @@ class TestTwoWriters:
         assert verify(address) == []
         assert {record.path for record in first.videos()} == set(seen(address))
 
-    @pytest.mark.parametrize(("place", "name", "nth"), STEPS, ids=lambda value: str(value)[:15])
+    @pytest.mark.parametrize(
+        ("place", "name", "nth"), [STEPS[0], STEPS[2], STEPS[4]], ids=lambda value: str(value)[:15]
+    )
     def test_who_is_disturbed_again_and_again_is_told(
         self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int
     ) -> None:
@@ -387,6 +385,22 @@ class TestTwoWriters:
         assert len(written) == 1
         assert seen(address) == {"/films/a.mp4": 2, "/films/c.mp4": 4, "/films/second.mp4": 5}
         assert verify(address) == []
+
+    def test_rows_of_one_who_never_finished_do_not_slip_in(self, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lance joins two that append at once: the second version holds the rows of both."""
+        first, second = Store.open(filled, write=True), Store.open(filled, write=True)
+
+        def half() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(store_module, "write_head", dying(store_module.write_head, "before"))
+                with pytest.raises(Died):
+                    second.commit([video("second", 5)], [segments("second", 5)])
+
+        with monkeypatch.context() as patch:
+            self.between(patch, Draft, "append", 1, half)
+            first.commit([video("c", 4)], [segments("c", 4)])
+        assert seen(filled) == {"/films/a.mp4": 3, "/films/b.mp4": 3, "/films/c.mp4": 4}
+        assert verify(filled) == []
 
     def test_compacting_beside_a_writer(self, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         address = filled
@@ -448,16 +462,9 @@ class TestDeadWriters:
     def test_all_or_nothing(
         self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int, moment: str
     ) -> None:
-        address, store, calls = filled, Store.open(filled, write=True), 0
-        real = getattr(place, name)
-
-        def counted(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return (dying(real, moment) if calls == nth else real)(*arguments, **named)
-
+        address, store = filled, Store.open(filled, write=True)
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, counted)
+            patch.setattr(place, name, dying_at(nth, getattr(place, name), moment))
             with pytest.raises(Died):
                 change(store)
         whole = (name, moment) == ("write_head", "after")

@@ -7,10 +7,13 @@
 FOLDER gets the clips and the libraries. `speed` makes a library from nothing in turns: plainly with one decoder
 process, on a cluster of this machine with one decoder and one encoder, and with two of each; one thread everywhere. It
 tells seconds in all, and the clips per second between the first result and the last, which is what remains of the
-difference when there are many, with a model that is slower than a decoder: while encoders start, decoders run ahead. `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node,
-and counts what was encoded in vain: the segments of fragments that nobody names. The library must verify, and equal the
-plain one. `memory` sends many times more frames than Ray's object store holds through it, and tells how full it was at
-most, what was moved to disk for want of room, and how much memory this process took.
+difference when there are many. The model has to be slower than a decoder: while encoders start, decoders run ahead.
+
+`faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node, and counts what was encoded in
+vain: the segments of fragments that nobody names. The library must verify, and equal the plain one.
+
+`memory` sends many times more frames than Ray's object store holds through it, and tells how full it was at most, what
+was moved to disk for want of room, and how much memory this process took.
 """
 
 from __future__ import annotations

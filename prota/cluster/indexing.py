@@ -6,13 +6,18 @@ Ray Data runs as many tasks as there is room for, keeps no more decoded frames t
 again what a dead worker or machine had begun, and shows it all on its dashboard. A task reads a few files, and what it
 has read goes on in blocks of at most `BLOCK_BYTES`: small blocks, because they are what memory is counted in. Only what
 came back is committed, so what is run again is never doubled, and fragments that nobody names are nobody's.
+
+Only decoders count as users of a core. An encoder that held one could wait for frames that a machine took with it when
+it died, while no core is left on which they could be decoded again.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -35,12 +40,15 @@ __all__ = ["RayWork"]
 TASK_FILES, TASK_BYTES = 8, 64 * 2**20
 # What is decoded and waits to be encoded travels in blocks; a part of a long video is 60 MB itself.
 BLOCK_BYTES = 32 * 2**20
-# What Ray sets aside for a decoder. It is also what keeps Ray from joining both steps into one, to be done in turns.
-DECODER_BYTES = 256 * 2**20
 # Seconds between two looks at whether the run is to stop.
 LOOK = 0.2
+# Seconds in which what is stopped should have ended.
+PATIENCE = 5.0
 # Actors that die while they start, one after the other, before the run is given up: a machine may go at that moment.
 DEATHS = 5
+# Seconds without a result, after a machine was lost, before the run is given up: an encoder may wait for a GPU that
+# went with it, and what was given to that encoder waits with it.
+LOST = 600.0
 
 
 class RayWork:
@@ -59,8 +67,10 @@ class RayWork:
         self.decoders, self.encoders = decoders, encoders
         resources = ray.cluster_resources()
         self.gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
-        # One core for a decoder and one for an encoder; a machine that has only one shares it.
-        self.cores = min(1.0, resources.get("CPU", 1.0) / 2)
+        if device not in ("auto", "cpu") and not self.gpus:
+            raise LibraryError(f"the cluster has no GPU for --device {device}: leave it out, or give cpu")
+        # On a CPU they have one thread each.
+        self.most = self.gpus or max(1, int(resources.get("CPU", 1)))
         self.reading = ReadOrder(options.plan, model.config.encoder.image_size, options.timeout)
         shared = ray.put(model.to("cpu"))
         self.encoding = EncodeOrder(store.folder.absolute(), store.stamp, shared, "cuda" if self.gpus else "cpu")
@@ -89,7 +99,7 @@ class RayWork:
         parts = []
         for result in results:
             reading, path = result.reading, str(result.reading.found.path)
-            if reading.missing:
+            if reading.missing and os.path.lexists(path):
                 raise LibraryError(
                     f"machine {reading.missing} does not see {path}: "
                     "videos must lie where all machines of the cluster see them, under the same path"
@@ -116,11 +126,19 @@ class RayWork:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         claims: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(Claims)
         pulling = _Pulling(self._pipeline(files, claims.remote(list(books.contents()))))
+        machines, heard = _machines(), time.monotonic()
         try:
             while not books.should_stop():
                 rows = pulling.next(LOOK)
                 if rows is None:
                     return
+                if rows:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > LOST and _machines() < machines:
+                    raise RuntimeError(
+                        "a machine of the cluster was lost, and nothing has come from the others since: "
+                        "the same command goes on from there"
+                    )
                 yield rows
         finally:
             pulling.stop()
@@ -134,16 +152,21 @@ class RayWork:
         context.target_max_block_size = BLOCK_BYTES
         context.enable_progress_bars = context.print_on_execution_start = False
         context.max_consecutive_actor_init_deaths = DEATHS
+        # Ray gives up when nothing moves; a task may be busy with all its files as long as each of them may take.
+        context.execution_no_progress_timeout_s = max(1800.0, (TASK_FILES + 1) * self.reading.timeout)
         read = dataset.map_batches(
             read_files, batch_size=None, batch_format="pyarrow", fn_args=(self.reading, claims),
-            compute=ray.data.TaskPoolStrategy(self.decoders or None), num_cpus=self.cores, memory=DECODER_BYTES,
+            compute=ray.data.TaskPoolStrategy(self.decoders or None), num_cpus=1,
         )  # fmt: skip
-        most = {"size": self.encoders} if self.encoders else {"min_size": 1, "max_size": self.gpus or None}
-        resources = {"num_gpus": 1} if self.gpus else {"num_cpus": self.cores}
+        pool = {"size": self.encoders} if self.encoders else {"min_size": 1, "max_size": self.most}
         return read.map_batches(
             Encoder, batch_size=None, batch_format="pyarrow", fn_constructor_args=(self.encoding,),
-            compute=ray.data.ActorPoolStrategy(**most), **resources,
+            compute=ray.data.ActorPoolStrategy(**pool), num_cpus=0, num_gpus=1 if self.gpus else 0,
         )  # fmt: skip
+
+
+def _machines() -> int:
+    return sum(bool(node["Alive"]) for node in ray.nodes())
 
 
 def _tasks(files: Sequence[FoundFile]) -> Iterator[list[FoundFile]]:
@@ -164,7 +187,9 @@ class _Pulling:
     def __init__(self, dataset: ray.data.Dataset) -> None:
         self._box: queue.Queue[list[Result] | Exception | None] = queue.Queue(maxsize=16)
         self._stopped = threading.Event()
-        threading.Thread(target=self._pull, args=(dataset,), daemon=True).start()
+        self._dataset = dataset
+        self._thread = threading.Thread(target=self._pull, daemon=True)
+        self._thread.start()
 
     def next(self, seconds: float) -> list[Result] | None:
         """What came, or an empty list after so many seconds; None at the end."""
@@ -177,14 +202,20 @@ class _Pulling:
         return what
 
     def stop(self) -> None:
-        """Let go of what is still running: with the next result the pipeline ends, if the connection lasts so long."""
+        """End what is still running."""
         self._stopped.set()
+        # There is no public way to end a pipeline for which another thread waits. Without this one it ends with its
+        # next result, or with the connection.
+        executor = getattr(self._dataset, "_current_executor", None)
+        if executor is not None:
+            executor.shutdown(force=False)
+        self._thread.join(PATIENCE)
 
-    def _pull(self, dataset: ray.data.Dataset) -> None:
+    def _pull(self) -> None:
         end: Exception | None = None
         try:
-            for rows in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
-                if not self._put(unpack(rows)):
+            for rows in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+                if not all(self._put(results) for results in unpack(rows)):
                     return
         except Exception as error:
             end = error

@@ -9,7 +9,7 @@ import os
 import pickle
 import platform
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import ray
 from prota.frames.pool import DecodePool
 from prota.library.place import Place
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
-from prota.library.records import LibraryError, ModelStamp
+from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.walk import FoundFile, content_id
 
@@ -139,19 +139,20 @@ class Encoder:
 
         self.order, self._seen = order, False
         self.device = torch.device(order.device)
+        # There may be as many encoders as cores.
+        torch.set_num_threads(1)
         self.model = ray.get(order.model).to(self.device).eval()
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Readings in, results out. Whole videos share a fragment, and a part of a long one gets its own."""
+        """Readings in, results out, in one row: whole videos share a fragment, and a part of a long one has its own."""
         self._look()
         readings: list[Reading] = unpack(rows)
         whole = [each for each in readings if each.content is not None and len(each.content) == each.content.total]
         parts = [each for each in readings if each.content is not None and len(each.content) < each.content.total]
-        others = [each for each in readings if each.content is None]
-        results = self._encoded(whole)
-        for reading in parts:
-            results += self._encoded([reading])
-        return pack(results + [Result(reading) for reading in others])
+        results = [Result(reading) for reading in readings if reading.content is None]
+        for group in (whole, *([part] for part in parts)):
+            results += self._written(group)
+        return pack([results])
 
     def _look(self) -> None:
         """Be sure, once, that this machine sees the library: what it wrote elsewhere nobody would find."""
@@ -169,25 +170,40 @@ class Encoder:
             ) from None
         self._seen = True
 
-    def _encoded(self, readings: Sequence[Reading]) -> list[Result]:
-        from prota.library.encoding import encode_videos
+    def _written(self, readings: Sequence[Reading]) -> list[Result]:
         from prota.library.fragments import write_segments
         from prota.library.working import Part, described
 
-        given = [(each, each.content) for each in readings if each.content is not None]
         # On a CPU one by one, which is no slower: then the numbers are those of a single machine, to the last bit.
-        groups = [given] if self.device.type != "cpu" else [[each] for each in given]
-        videos = []
-        for group in filter(None, groups):
-            batches = encode_videos(self.model, [(reading.video_id, content) for reading, content in group])
-            for (reading, content), segments in zip(group, batches, strict=True):
-                videos.append((described(reading.found.record(reading.video_id), content), segments))
-        fragments = tuple(write_segments(self.order.folder, self.order.stamp, videos))
+        groups = [readings] if self.device.type != "cpu" else [[each] for each in readings]
         results: list[Result] = []
-        for (reading, _), (record, segments) in zip(given, videos, strict=True):
-            short = Reading(reading.found, reading.video_id)
-            # The first has what all of them share: they are saved together.
-            results.append(
-                Result(short, Part(record, segments.first, len(segments), fragments=fragments if not results else ()))
-            )
-        return results
+        videos: list[tuple[VideoRecord, SegmentBatch]] = []
+        for group in filter(None, groups):
+            try:
+                batches = self._encoded(group)
+            except ValueError as error:
+                results += [Result(replace(each, content=None, error=str(error))) for each in group]
+                continue
+            for reading, segments in zip(group, batches, strict=True):
+                assert reading.content is not None
+                record = described(reading.found.record(reading.video_id), reading.content)
+                videos.append((record, segments))
+                part = Part(record, segments.first, len(segments))
+                results.append(Result(replace(reading, content=None), part))
+        return _telling(results, write_segments(self.order.folder, self.order.stamp, videos))
+
+    def _encoded(self, readings: Sequence[Reading]) -> list[SegmentBatch]:
+        from prota.library.encoding import encode_videos
+
+        given = [(each.video_id, each.content) for each in readings if each.content is not None]
+        return encode_videos(self.model, given)
+
+
+def _telling(results: Sequence[Result], fragments: Sequence[str]) -> list[Result]:
+    """The first part tells where all are: they are saved together."""
+    told = list(results)
+    for place, result in enumerate(results):
+        if result.part is not None:
+            told[place] = replace(result, part=replace(result.part, fragments=tuple(fragments)))
+            break
+    return told

@@ -25,7 +25,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from prota.library.place import DisturbedError, Place, SmallFile, short
+from prota.library.place import Place, SmallFile
+from prota.library.problems import DisturbedError, short
 from prota.library.records import LibraryError, ModelStamp
 
 __all__ = [
@@ -49,6 +50,8 @@ SCHEMA = 1
 # Step n makes schema n + 1 of schema n. After a crash it is run again, so it must not mind its own work.
 STEPS: dict[int, Callable[[Place], None]] = {}
 DATASETS = ("videos", "segments")
+# Seconds for which another writer's unfinished work is left alone.
+PATIENCE = 4.0
 RESTORE = "restore it from a backup, or index anew"
 
 
@@ -87,6 +90,8 @@ def read_file(place: Place, name: str) -> SmallFile | None:
         return place.read(name)
     except FileNotFoundError:
         return None
+    except LibraryError:
+        raise
     except (OSError, ValueError) as error:
         raise LibraryError(f"{place.file(name)} cannot be read ({error}): {RESTORE}") from error
 
@@ -118,13 +123,19 @@ def model_stamp(place: Place, library: dict[str, Any]) -> ModelStamp:
 
 def dataset(place: Place, name: str, version: int | None = None) -> lance.LanceDataset:
     """One of the two datasets; its newest version, where none is given."""
-    return lance.dataset(place.dataset(name), version=version, storage_options=place.options)
+    try:
+        return lance.dataset(place.dataset(name), version=version, storage_options=place.options)
+    except (ValueError, OSError) as error:
+        raise place.problem(error) from error
 
 
 def rows_in(place: Place, name: str) -> int | None:
     """How many rows the newest version of a dataset has; None where there is no dataset, or none that can be read."""
     try:
         return int(dataset(place, name).count_rows())
+    except LibraryError:
+        # That it cannot be asked for now says nothing of what is there.
+        raise
     except (ValueError, OSError):
         return None
 
@@ -192,6 +203,8 @@ def open_at_head(place: Place, at: Head | None = None) -> tuple[Head, lance.Lanc
     while True:
         try:
             return head, dataset(place, "videos", head.videos), dataset(place, "segments", head.segments)
+        except LibraryError:
+            raise
         except (ValueError, OSError) as error:
             if at is not None:
                 raise LibraryError(f"{place} no longer has its version {at.version} ({short(error)})") from error
@@ -208,13 +221,18 @@ def take_back(place: Place) -> tuple[Head, Draft, Draft]:
     Lance goes back by a new version with the old content, so the head has to name that one from then on.
     """
     head, *_ = open_at_head(place)
+    newest = [dataset(place, name) for name in DATASETS]
+    until = time.monotonic() + (0.0 if place.exclusive else PATIENCE)
+    while time.monotonic() < until and [present.version for present in newest] != [head.videos, head.segments]:
+        # Where nobody can be kept away, who has begun may be alive, and about to finish.
+        time.sleep(PATIENCE / 20)
+        head, newest = read_head(place), [dataset(place, name) for name in DATASETS]
     drafts = []
-    for name in DATASETS:
-        newest = dataset(place, name)
-        if newest.version != getattr(head, name):
-            newest = newest.checkout_version(getattr(head, name))
-            newest.restore()
-        drafts.append(Draft(place, newest))
+    for present, version in zip(newest, (head.videos, head.segments), strict=True):
+        begun = present if present.version == version else present.checkout_version(version)
+        if begun is not present:
+            begun.restore()
+        drafts.append(Draft(place, begun))
     videos, segments = drafts
     found = replace(head, videos=videos.version, segments=segments.version)
     if found != head or head.read is None:
@@ -255,7 +273,7 @@ class Draft:
         before = self.version
         work(self.dataset)
         if not self.place.exclusive and any(map(self._changed_rows, range(before + 1, self.version + 1))):
-            raise DisturbedError(self.place)
+            raise DisturbedError.at(self.place)
 
     def _changed_rows(self, version: int) -> bool:
         try:
@@ -270,7 +288,7 @@ class Draft:
     def _alone(self, before: int) -> None:
         """Lance joins what another committed meanwhile to one's own: such a version must not become the library."""
         if not self.place.exclusive and self.version > before + 1:
-            raise DisturbedError(self.place)
+            raise DisturbedError.at(self.place)
 
 
 def forget_versions(present: lance.LanceDataset, grace: float, orphans: bool) -> None:

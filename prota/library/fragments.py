@@ -33,7 +33,10 @@ def write_segments(where: Where, stamp: ModelStamp, videos: Sequence[tuple[Video
     place = Place.of(where)
     reader = pa.RecordBatchReader.from_batches(schema, rows)
     target = place.dataset("segments")
-    fragments = lance.fragment.write_fragments(reader, target, mode="append", storage_options=place.options)
+    try:
+        fragments = lance.fragment.write_fragments(reader, target, mode="append", storage_options=place.options)
+    except (ValueError, OSError) as error:
+        raise place.problem(error) from error
     if place.exclusive:
         # By the process that wrote: on a file system that several machines share, only its own can be sure of it.
         files = [f"{target}/data/{file.path}" for fragment in fragments for file in fragment.files]

@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,37 +22,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prota.files import hold, write_atomically
+from prota.library.problems import DisturbedError, RefusedError, UnreachableError, remote_problem
 from prota.library.records import LibraryError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["Bucket", "DisturbedError", "Folder", "Place", "SmallFile", "UnreachableError", "Where", "flush", "short"]
+__all__ = ["Bucket", "Folder", "Lock", "Place", "SmallFile", "Where", "flush"]
 
 # What is between the scheme and the rest is one slash where someone made a Path of an address.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?:/)?(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "az")
 # An answer may take a while, and a server may be away for a while.
-TIMEOUT, CONNECT_TIMEOUT, RETRIES, RETRY_SECONDS = 60, 10, 10, 180
+TIMEOUT, CONNECT_TIMEOUT, RETRIES, RETRY_SECONDS = 60, 10, 7, 180
 # Seconds before the n-th new try of what no client may repeat by itself, at most n times this.
 PAUSE = 0.3
-
-
-class DisturbedError(LibraryError):
-    """Another writer has come between; what it wrote counts."""
-
-    def __init__(self, place: Place) -> None:
-        super().__init__(
-            f"{place} is being written by another process too: what both have committed is kept; "
-            "run this again when the other is done"
-        )
-
-
-class UnreachableError(LibraryError):
-    """An object store does not answer, or not with what was asked for."""
-
-    def __init__(self, place: Place, error: BaseException) -> None:
-        super().__init__(f"{place} cannot be reached ({short(error)}): see to the address, the network and the keys")
 
 
 @dataclass(frozen=True)
@@ -60,7 +44,7 @@ class SmallFile:
     """A small file as it was read."""
 
     text: str
-    tag: dict[str, str | None] | None = None
+    tag: dict[str, str] | None = None
     """By which an object store knows this state of it again; None in a folder."""
 
 
@@ -141,6 +125,10 @@ class Place(ABC):
         """Write a small file in one stroke; on an object store `DisturbedError` unless it still is as it was before."""
 
     @abstractmethod
+    def problem(self, error: Exception) -> Exception:
+        """What an error of Lance means here; itself, where Lance is right."""
+
+    @abstractmethod
     def lock(self, wait: float) -> Lock:
         """The writer's lock, waited for as long as allowed."""
 
@@ -190,6 +178,9 @@ class Folder(Place):
     def write(self, name: str, text: str, before: SmallFile | None) -> SmallFile:
         write_atomically(self.path / name, text)
         return SmallFile(text)
+
+    def problem(self, error: Exception) -> Exception:
+        return error
 
     def lock(self, wait: float) -> Lock:
         """Its file tells others who holds it."""
@@ -256,6 +247,8 @@ class Bucket(Place):
     exclusive = False
 
     def __init__(self, address: str) -> None:
+        if find_spec("obstore") is None:
+            raise LibraryError(f"{address} is on object storage, which needs obstore: pip install 'prota[s3]'")
         self.address = address
         self.options = {
             "timeout": f"{TIMEOUT}s",
@@ -275,45 +268,60 @@ class Bucket(Place):
         return str(self) == str(other)
 
     def prepare(self) -> None:
-        """Prefixes need not be made."""
+        """Prefixes need not be made, but buckets."""
+        try:
+            next(self._listed(), None)
+        except (FileNotFoundError, UnreachableError) as error:
+            if isinstance(error, UnreachableError) and "404" not in str(error):
+                raise
+            raise LibraryError(f"{self}: there is no such bucket: make it first, or give another") from None
 
     @cached_property
     def _client(self) -> ObjectStore:
-        if find_spec("obstore") is None:
-            raise LibraryError(f"{self} is on object storage, which needs obstore: pip install 'prota[s3]'")
         from obstore.store import from_url
 
+        # No options of the connection, such as time limits: given here, they would replace all of the environment's.
         given: dict[str, Any] = {
-            "client_options": {
-                "timeout": timedelta(seconds=TIMEOUT),
-                "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT),
-            },
-            "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+            "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         }
-        if provider := self._profile():
+        if (provider := self._keys()) is not None:
             given["credential_provider"] = provider
         with self._asking():
             return from_url(self.address, **given)
 
-    def _profile(self) -> Any:
-        """What gives the keys of a profile, where the environment names one. Lance reads profiles by itself."""
-        if not self.address.startswith("s3://") or "AWS_PROFILE" not in os.environ or "AWS_ACCESS_KEY_ID" in os.environ:
+    def _keys(self) -> Any:
+        """What finds keys that are not in the environment, such as those of a profile; Lance does that by itself."""
+        if not self.address.startswith("s3://") or "AWS_ACCESS_KEY_ID" in os.environ:
             return None
+        profile = os.environ.get("AWS_PROFILE")
         if find_spec("boto3") is None:
-            raise LibraryError("the profile that AWS_PROFILE names needs boto3 to be read: pip install 'prota[s3]'")
+            if profile is not None:
+                raise LibraryError(f"the profile {profile} needs boto3 to be read: pip install 'prota[s3]'")
+            return None
+        from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
 
-        return Boto3CredentialProvider()
+        try:
+            return Boto3CredentialProvider()
+        except (BotoCoreError, ValueError) as error:
+            if profile is not None:
+                raise LibraryError(f"the profile {profile} gives no keys ({error}): see to AWS_PROFILE") from error
+            # Nothing there; what the machine itself may have is the client's to find.
+            return None
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
         """Tell errors of the client in the user's terms."""
+        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
         try:
             yield
-        except (FileNotFoundError, LibraryError):
+        except FileNotFoundError:
             raise
-        except Exception as error:
-            raise UnreachableError(self, error) from None
+        except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
+            raise RefusedError.at(self, error) from None
+        except (OSError, BaseError) as error:
+            raise UnreachableError.at(self, error) from None
 
     def exists(self, name: str) -> bool:
         import obstore
@@ -330,8 +338,7 @@ class Bucket(Place):
 
         with self._asking():
             found = obstore.get(self._client, name)
-            tag = {"e_tag": found.meta["e_tag"], "version": found.meta["version"]}
-            return SmallFile(bytes(found.bytes()).decode("utf-8"), tag)
+            return SmallFile(bytes(found.bytes()).decode("utf-8"), _tag(found.meta))
 
     def write(self, name: str, text: str, before: SmallFile | None) -> SmallFile:
         """The client repeats no request on a condition: it cannot know whether a lost answer said yes. Looking can."""
@@ -344,14 +351,14 @@ class Bucket(Place):
             try:
                 with self._asking():
                     put = obstore.put(self._client, name, text.encode("utf-8"), mode=mode)
-                    return SmallFile(text, {"e_tag": put["e_tag"], "version": put["version"]})
+                    return SmallFile(text, _tag(put))
             except UnreachableError as error:
                 problem = error
             now = self._now(name)
             if now is not None and now.text == text:
                 return now
-            if now != before and (now is None or before is None or now.text != before.text):
-                raise DisturbedError(self) from problem
+            if (now and now.text) != (before and before.text):
+                raise DisturbedError.at(self) from problem
         assert problem is not None
         raise problem
 
@@ -360,6 +367,9 @@ class Bucket(Place):
             return self.read(name)
         except FileNotFoundError:
             return None
+
+    def problem(self, error: Exception) -> Exception:
+        return remote_problem(self, error)
 
     def lock(self, wait: float) -> Lock:
         return Unlocked()
@@ -371,17 +381,17 @@ class Bucket(Place):
         """What the store has said yes to is safe."""
 
     def size(self) -> int:
+        return sum(self._listed())
+
+    def _listed(self) -> Iterator[int]:
+        """The sizes of all objects."""
         import obstore
 
         with self._asking():
-            return sum(found["size"] for batch in obstore.list(self._client) for found in batch)
+            for batch in obstore.list(self._client):
+                yield from (found["size"] for found in batch)
 
 
-def short(error: BaseException) -> str:
-    """What Lance or the client says, without the places in its own source, the server's prose and signed addresses."""
-    # After the first words of a client's error comes all that led to it.
-    text = " ".join(str(error).split("\n\nDebug source")[0].split())
-    text = re.sub(r",\s/\S+\.rs:\d+(:\d+)?", "", text)
-    text = re.sub(r":?\s*<(\?xml|html|!doctype|Error)\b.*", "", text, flags=re.IGNORECASE)
-    text = re.sub(r"(\w+://[^\s?]+)\?\S*", r"\1", text)
-    return text.replace("Invalid user input: ", "").replace("External error: ", "") or type(error).__name__
+def _tag(said: Mapping[str, Any]) -> dict[str, str]:
+    # Some stores go by the one, some by the other.
+    return {name: said[name] for name in ("e_tag", "version") if said[name] is not None}

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from prota.library.folder import Head, open_at_head
-from prota.library.place import Place, short
+from prota.library.place import Place
+from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
 from prota.library.tables import FILTERABLE, Catalogue, block, one_of, segment_schema, video_records
 
@@ -228,6 +229,8 @@ class Snapshot:
             if isinstance(error, LibraryError):
                 raise
             if where is None or isinstance(error, OSError) or "LanceError(IO)" in str(error):
+                if (problem := self.folder.problem(error)) is not error:
+                    raise problem from error
                 raise LibraryError(
                     f"{self.folder} cannot be read ({short(error)}): open it again if it was compacted meanwhile; "
                     f"otherwise it is damaged, see `prota library verify {self.folder}`"

@@ -31,7 +31,8 @@ from prota.library.folder import (
     write_head,
 )
 from prota.library.fragments import Written, append
-from prota.library.place import DisturbedError, Lock, Place, UnreachableError, Where
+from prota.library.place import Lock, Place, Where
+from prota.library.problems import DisturbedError, UnreachableError
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.snapshot import Snapshot
 from prota.library.tables import VIDEO_SCHEMA, Change, one_of, recopied, segment_rows, segment_schema, video_table
@@ -66,14 +67,15 @@ def tried(place: Place, work: Callable[[], Result]) -> Result:
     """
     if place.exclusive:
         return work()
-    for attempt in range(1, TRIES):
-        with suppress(DisturbedError, UnreachableError, OSError, RuntimeError):
+    for attempt in range(1, TRIES + 1):
+        try:
             return work()
+        except (DisturbedError, UnreachableError, OSError, RuntimeError) as error:
+            problem = place.problem(error)
+        if attempt == TRIES or not isinstance(problem, DisturbedError | UnreachableError):
+            break
         time.sleep(random.uniform(0, PAUSE * 2**attempt))
-    try:
-        return work()
-    except (OSError, RuntimeError) as error:
-        raise UnreachableError(place, error) from error
+    raise problem
 
 
 class Store(Snapshot):
@@ -193,7 +195,7 @@ class Store(Snapshot):
     ) -> None:
         """One commit; `bring` adds to the segments what the change has for them."""
         self._must_write()
-        tried(self.folder, lambda: self._change(videos, fresh, remove, bring))
+        tried(self.folder, lambda: self._change(lambda: self._catalogue.change(videos, remove, fresh), bring))
         if max(small_fragments(self._videos), small_fragments(self._segments)) > MANY_FRAGMENTS:
             # The commit stands; who disturbs this will come here, too.
             with suppress(DisturbedError):
@@ -201,18 +203,13 @@ class Store(Snapshot):
             # Workers may have written what is still to be adopted.
             self._forget(GRACE, orphans=False)
 
-    def _change(
-        self,
-        videos: Sequence[VideoRecord],
-        fresh: Collection[str],
-        remove: Collection[str],
-        bring: Callable[[Draft, Change], None],
-    ) -> None:
+    def _change(self, plan: Callable[[], Change | None], bring: Callable[[Draft, Change], None]) -> None:
+        """One try at a commit, planned with the records that are there when it begins."""
         head, video_set, segment_set = take_back(self.folder)
         if head.version != self.version:
             # A commit was interrupted when all of it was written, or is another writer's.
             self._see()
-        change = self._catalogue.change(videos, remove, fresh)
+        change = plan()
         if change is None:
             return
         if change.dropped:

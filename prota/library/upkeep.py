@@ -17,7 +17,8 @@ import pyarrow.parquet as parquet
 
 from prota.files import publish
 from prota.library.folder import read_library
-from prota.library.place import Where, short
+from prota.library.place import Where
+from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, VideoRecord
 from prota.library.store import GRACE, Store
 from prota.library.tables import COPIED, FILTERABLE, Catalogue, block, copied, original, stored

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,17 @@ from ray.cluster_utils import Cluster
 
 from prota.cluster import indexing
 from prota.cluster.indexing import RayWork
+from prota.cluster.stages import Reading, Result
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
+from prota.library.place import Where
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
+from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import COLOURS, SIDES, write_colour_clip
 
@@ -33,8 +38,14 @@ NODE = {"num_cpus": 2, "object_store_memory": 2 * 10**8}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes of one machine; this process belongs to the first."""
+def proxy() -> Iterator[Proxy]:
+    with serving() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def cluster(proxy: Proxy) -> Iterator[Cluster]:
+    """A node, to which this process belongs. Its workers know from the environment where the object store is."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     ray.init(address=cluster.address, log_to_driver=False)
@@ -61,11 +72,11 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def index(folder: Path, model: ProTA, clips: Path, **given: Any) -> IndexReport:
+def index(folder: Where, model: ProTA, clips: Path, **given: Any) -> IndexReport:
     return Library.open(folder, model).index(clips, OPTIONS, **given)
 
 
-def rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+def rows(folder: Where) -> dict[tuple[str, int], dict[str, Any]]:
     """All that is stored of each segment."""
     with Store.open(folder) as store:
         table = store.segments(store.columns).drop_columns("row").to_pylist()
@@ -74,7 +85,7 @@ def rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def records(folder: Path) -> list[Any]:
+def records(folder: Where) -> list[Any]:
     with Store.open(folder) as store:
         return store.videos()
 
@@ -99,17 +110,25 @@ def workers(node: Any) -> dict[int, str]:
     return {number: name for number, name in found.items() if name.startswith("ray::")}
 
 
-def test_the_library_is_that_of_a_single_machine(tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path) -> None:
-    alone = index(tmp_path / "alone", model, clips)
-    together = index(tmp_path / "together", model, clips, work=RayWork)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -> tuple[Path, IndexReport]:
+    """The library of a single machine."""
+    folder = tmp_path_factory.mktemp("alone") / "lib"
+    return folder, index(folder, model, clips)
+
+
+def test_the_library_is_that_of_a_single_machine(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    folder, report = alone
+    together = index(tmp_path / "together", model, clips, work=partial(RayWork, encoders=1))
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}
-    assert together.seconds == pytest.approx(alone.seconds)
-    assert together.bytes_done == pytest.approx(alone.bytes_done)
-    together.seconds, together.bytes_done = alone.seconds, alone.bytes_done
-    assert together == alone
+    assert together.seconds == pytest.approx(report.seconds)
+    assert together.bytes_done == pytest.approx(report.bytes_done)
+    assert replace(together, seconds=report.seconds, bytes_done=report.bytes_done) == report
     assert together.finished
-    assert records(tmp_path / "alone") == records(tmp_path / "together")
-    assert same(rows(tmp_path / "alone"), rows(tmp_path / "together"))
+    assert records(folder) == records(tmp_path / "together")
+    assert same(rows(folder), rows(tmp_path / "together"))
     assert max(number for _, number in rows(tmp_path / "together")) > 64, "a video has to come in parts"
     assert upkeep.verify(tmp_path / "together") == []
     # What is known by its date is not looked at, so nobody is asked to do anything.
@@ -136,7 +155,12 @@ class Faults:
 
 
 def test_a_worker_dies_and_then_a_machine(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    cluster: Cluster,
+    model: ProTA,
+    clips: Path,
+    alone: tuple[Path, IndexReport],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(indexing, "TASK_FILES", 1)
     node = cluster.add_node(**NODE)
@@ -146,5 +170,85 @@ def test_a_worker_dies_and_then_a_machine(
     assert faults.node is None
     assert (report.indexed, report.duplicates, len(report.bad)) == (17, 2, 2)
     assert upkeep.verify(tmp_path / "lib") == []
-    index(tmp_path / "alone", model, clips)
-    assert same(rows(tmp_path / "alone"), rows(tmp_path / "lib"))
+    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_a_run_that_was_stopped_is_continued_by_anyone(
+    cluster: Cluster, proxy: Proxy, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    """On an object store, to which the connection is bad."""
+    library = f"s3://{BUCKET}/stopped"
+    done: list[int] = []
+    with proxy.faulty(now_and_then(0.1)) as faults:
+        first = index(
+            library, model, clips, report=lambda now: done.append(now.indexed),
+            should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
+        )  # fmt: skip
+    assert not first.finished
+    assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
+    assert 0 < first.indexed < 17
+    assert faults.total() > 0
+    assert upkeep.verify(library) == []
+    second = index(library, model, clips)
+    assert first.indexed + second.indexed == 17, "what was finished is not done again"
+    assert same(rows(alone[0]), rows(library))
+
+
+def test_silence_after_a_loss_ends_the_run(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        def __init__(self, dataset: Any) -> None:
+            self.stopped = False
+
+        def next(self, seconds: float) -> list[Any]:
+            return []
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    seen = iter([2, 2, 2, 1])
+    monkeypatch.setattr(indexing, "_Pulling", Silent)
+    monkeypatch.setattr(indexing, "_machines", lambda: next(seen))
+    monkeypatch.setattr(indexing, "LOST", 0.0)
+    with pytest.raises(RuntimeError, match="a machine of the cluster was lost"):
+        index(tmp_path / "lib", model, clips, work=RayWork)
+    assert next(seen, None) is None, "all looked at"
+
+
+def test_a_file_that_one_machine_does_not_see(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends: there may be thousands, and they are not bad. One that has gone everywhere is."""
+    found = FoundFile(clips / "red-left.mp4", 1, 1)
+    gone = FoundFile(clips / "gone.mp4", 1, 1)
+
+    def results(work: RayWork, files: Any, books: Any) -> Iterator[list[Result]]:
+        yield [Result(Reading(gone, error=f"{gone.path}: cannot be read", missing="elsewhere"))]
+        yield [Result(Reading(found, error="cannot be read", missing="elsewhere"))]
+
+    monkeypatch.setattr(RayWork, "_results", results)
+    reports: list[IndexReport] = []
+    with pytest.raises(LibraryError, match=r"machine elsewhere does not see .*red-left.mp4: videos must lie where"):
+        index(tmp_path / "lib", model, clips, report=reports.append, work=RayWork)
+    assert reports[-1].bad == {str(gone.path): "cannot be read"}
+    with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
+        index(tmp_path / "lib", model, clips, work=partial(RayWork, device="cuda"))
+
+
+def test_tasks_have_a_few_files_or_one_that_is_large() -> None:
+    sizes = [1] * 20 + [2**40, 2**40, 1]
+    files = [FoundFile(Path(str(number)), size, 0) for number, size in enumerate(sizes)]
+    tasks = list(indexing._tasks(files))
+    assert [len(task) for task in tasks] == [8, 8, 4, 1, 1, 1]
+    assert [found for task in tasks for found in task] == files
+    assert list(indexing._tasks([])) == []
+
+
+def test_what_went_wrong_is_told_in_the_words_of_who_knew() -> None:
+    outer = RuntimeError("a task failed")
+    outer.__cause__ = LibraryError("machine x does not see the library")
+    assert str(indexing._explained(outer)) == "machine x does not see the library"
+    assert isinstance(indexing._explained(outer), LibraryError)
+    outer.__cause__ = MemoryError("no memory\nat all")
+    assert str(indexing._explained(outer)) == ("the cluster failed: no memory; the same command goes on from there")

@@ -18,6 +18,7 @@ from prota.cli import (
     index,
     library,
     match,
+    plan,
     samples,
     search,
     serve,
@@ -50,6 +51,7 @@ app.command()(match.match)
 app.command()(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
+app.command()(plan.plan)
 
 
 def main() -> None:

@@ -110,12 +110,13 @@ def _processes(device: str) -> Iterator[World]:
     try:
         world = start_world(device, by_cpu=True)
         with ExitStack() as stack:
-            stack.callback(world.close)
             if not world.first:
                 nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 stack.enter_context(redirect_stdout(nowhere))
                 stack.enter_context(redirect_stderr(nowhere))
             yield world
+        # Where something went wrong the connection stays until this process has said so: the others wait for that.
+        world.close()
     except OtherProcessError:
         raise typer.Exit(1) from None
 

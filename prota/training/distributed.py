@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -51,7 +51,8 @@ class World:
 
         Unlike a batch's `share`, any number can be divided; each item is exactly one process's.
         """
-        return range(self.rank * count // self.size, (self.rank + 1) * count // self.size)
+        start, stop = (-(-rank * count // self.size) for rank in (self.rank, self.rank + 1))
+        return range(start, stop)
 
     def together(self, work: Callable[[], T]) -> T:
         """What ``work`` gives, where it succeeds in all processes; where it does not, all of them end and one says why.
@@ -69,6 +70,9 @@ class World:
         if error is not None and failed.index(True) == self.rank:
             raise error
         if any(failed):
+            # Until that one has said why and is gone: torchrun ends all processes as soon as one has ended.
+            with suppress(RuntimeError):
+                dist.barrier()
             raise OtherProcessError
         return result
 

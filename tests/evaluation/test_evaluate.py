@@ -70,12 +70,16 @@ def measure(name: str, folder: Path, config: Path, world: World) -> tuple[Evalua
         return subject, subject.measure(CASES[name][2], world=world)  # type: ignore[arg-type]
 
 
+def connect(name: str, rank: int, size: int, folder: Path) -> World:
+    store = torch.distributed.FileStore(f"{folder}/store-{name}-{size}", size)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    return World(rank, size, torch.device("cpu"))
+
+
 def _work(rank: int, size: int, folder: Path, config: Path) -> None:
     """All cases in one process of many; the first writes down what it found."""
     torch.set_num_threads(1)
-    store = torch.distributed.FileStore(f"{folder}/store-{size}", size)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    world = World(rank, size, torch.device("cpu"))
+    world = connect("cases", rank, size, folder)
     for name, (_, _, normalisation, candidates, _) in CASES.items():
         subject, measured = measure(name, folder, config, world)
         if world.first:
@@ -84,12 +88,15 @@ def _work(rank: int, size: int, folder: Path, config: Path) -> None:
             np.save(folder / f"{name}-{size}.npy", measured.scored.scores.numpy())
         else:
             assert measured.scored.scores.shape == (0, 7)
+    world.close()
     ends: list[str] = []
     for fail in (_unreadable, _killed):
+        world = connect(fail.__name__, rank, size, folder)
         try:
             world.together(partial(fail, world))
         except (ValueError, RuntimeError) as error:
             ends.append(f"{type(error).__name__}: {error}")
+        world.close()
         (folder / f"ends-{size}-{rank}.json").write_text(json.dumps(ends))
 
 
@@ -160,6 +167,9 @@ def _say(rank: int, size: int, ports: list[int], commands: list[list[str]], fold
         sys.argv, out, err = ["prota", *command], io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.suppress(SystemExit):
             main()
+        # What the end of a process that failed would do.
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
         said.append([out.getvalue(), err.getvalue()])
     (folder / f"said-{rank}.json").write_text(json.dumps(said))
 

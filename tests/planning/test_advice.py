@@ -28,6 +28,7 @@ def test_a_small_library_needs_no_advice() -> None:
          {"hours": 1700, "device": "cpu", "target_ms": 1e3}),
         ("more than one machine", {"hours": 1e4, "queries_per_second": 1}, {"hours": 2e4, "queries_per_second": 1}),
         ("tail latency", {"hours": 1e5, "queries_per_second": 1}, {"hours": 2e5, "queries_per_second": 1}),
+        ("92 cores would keep up", {"hours": 1e4, "queries_per_second": 1}, {"hours": 2e4, "queries_per_second": 1}),
         ("object storage", {"hours": 1e5}, {"hours": 2e5}),
         ("tiered storage", {"hours": 6e6}, {"hours": 7e6}),
         ("int8 tokens: not built", {"hours": 1e4}, {"hours": 1e6}),

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from multiprocessing import set_forkserver_preload
 from pathlib import Path
@@ -215,12 +214,3 @@ def test_torchrun_gives_the_metrics_of_one_process(models: Path, world_config: P
     subject = evaluation("plain", models, world_config)
     alone, _ = subject.run("none", "captions")
     assert json.loads((tmp_path / "result.json").read_text())["metrics"] == alone.metrics
-
-
-def test_every_item_is_one_processs() -> None:
-    for count in range(12):
-        for size in range(1, 15):
-            worlds = [replace(ALONE, rank=rank, size=size) for rank in range(size)]
-            parts = [list(world.part(count)) for world in worlds]
-            assert [item for part in parts for item in part] == list(range(count))
-            assert max(map(len, parts)) - min(map(len, parts)) <= 1

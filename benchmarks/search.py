@@ -115,10 +115,10 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1e3
 
 
-def two_stages(
+def timed(
     store: Store, head: ScoreHead, texts: list[PreparedTokens], where: str | None = None, candidates: int = CANDIDATES
-) -> tuple[dict[str, Any], list[list[int]]]:
-    """Milliseconds, and the ten rows found for each text."""
+) -> tuple[dict[str, list[float]], list[list[int]]]:
+    """Seconds of each stage of each search, and the ten rows found for each text."""
     stages: dict[str, list[float]] = {"candidates": [], "reading": [], "scoring": []}
     found = []
     # The first reads the index from the disk, which a search in a program of its own does too, once.
@@ -134,6 +134,14 @@ def two_stages(
             found.append(rows[places[0].numpy()].tolist())
             for name, taken in zip(stages, np.diff(marks).tolist(), strict=True):
                 stages[name].append(taken)
+    return stages, found
+
+
+def two_stages(
+    store: Store, head: ScoreHead, texts: list[PreparedTokens], where: str | None = None, candidates: int = CANDIDATES
+) -> tuple[dict[str, Any], list[list[int]]]:
+    """Milliseconds, and the ten rows found for each text."""
+    stages, found = timed(store, head, texts, where, candidates)
     whole = [sum(parts) for parts in zip(*stages.values(), strict=True)]
     times: dict[str, Any] = {name: statistics.median(values) * 1e3 for name, values in stages.items()}
     return times | {"p50": percentile(whole, 0.5), "p95": percentile(whole, 0.95)}, found

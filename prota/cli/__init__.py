@@ -18,6 +18,7 @@ from prota.cli import (
     index,
     library,
     match,
+    plan,
     samples,
     search,
     serve,
@@ -51,6 +52,7 @@ app.command()(match.match)
 app.command(cls=RayCommand)(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
+app.command()(plan.plan)
 
 
 def main() -> None:
@@ -70,7 +72,7 @@ def main() -> None:
             raise
         _fail(first_line(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        _fail_once("interrupted", 130)
     except Exception as error:
         if "PROTA_TRACEBACK" in os.environ:
             raise
@@ -86,7 +88,14 @@ def _refuse(error: Any) -> None:
         error.show()
         sys.exit(2)
     command = error.ctx.command_path if error.ctx is not None else "prota"
-    _fail(f"{error.format_message()} ({command} --help tells more)", 2)
+    _fail_once(f"{error.format_message()} ({command} --help tells more)", 2)
+
+
+def _fail_once(message: str, code: int) -> None:
+    """What all processes of torchrun say alike, by the first of them."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.exit(code)
+    _fail(message, code)
 
 
 def _fail(message: str, code: int) -> None:

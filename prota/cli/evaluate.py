@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,6 +24,7 @@ from prota.cli.options import (
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
+    from prota.training.distributed import World
 
 __all__ = ["evaluate"]
 
@@ -54,40 +58,67 @@ def evaluate(
     json_file: Annotated[Path | None, typer.Option("--json", help="where the result goes")] = None,
     save_scores: Annotated[Path | None, typer.Option(help="also write the score matrix, .npy")] = None,
 ) -> None:
-    """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix."""
+    """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix.
+
+    Under torchrun, many devices share the score matrix.
+    """
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
     require_data(data, overrides)
-    if scores is not None:
-        if audit or normalisation == "qbnorm":
-            raise typer.BadParameter("--audit and --normalisation qbnorm ask a model: they need a CHECKPOINT")
-        _evaluate_matrix(scores, targets, normalisation == "dsl", candidates, json_file)
-        return
-    assert checkpoint is not None
-    import numpy as np
-    from rich.console import Console
+    if scores is not None and (audit or normalisation == "qbnorm"):
+        raise typer.BadParameter("--audit and --normalisation qbnorm ask a model: they need a CHECKPOINT")
+    with _processes("cpu" if checkpoint is None else device) as world:
+        if scores is not None:
+            if world.first:
+                _evaluate_matrix(scores, targets, normalisation == "dsl", candidates, json_file)
+            return
+        assert checkpoint is not None
+        import numpy as np
+        from rich.console import Console
 
-    from prota.evaluation.audit import audit as run_audit
-    from prota.evaluation.report import Evaluation
-    from prota.kernels.dispatch import using
+        from prota.evaluation.audit import audit as run_audit
+        from prota.evaluation.report import Evaluation
+        from prota.kernels.dispatch import using
 
-    evaluation = Evaluation(load_system(checkpoint, data, overrides, device), split, allow_missing)
-    with using(backend), progress("evaluating") as update:
-        passport, matrix = evaluation.run(
-            normalisation, candidates, lambda what, done, total: update(done, total, what)
+        evaluation = world.together(
+            lambda: Evaluation(load_system(checkpoint, data, overrides, world.device), split, allow_missing)
         )
-    Console().print(passport.table())
-    if json_file is None and (checkpoint / "checkpoints.json").exists():
-        parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
-        parts += [data.stem] if data is not None else []
-        json_file = checkpoint / "results" / f"{'-'.join(parts)}.json"
-    if json_file is not None:
-        passport.write(json_file)
-        typer.echo(f"result: {json_file}")
-    if save_scores is not None:
-        np.save(save_scores, matrix.numpy())
-    if audit:
-        _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+        with using(backend), progress("evaluating") as update:
+            measured = evaluation.measure(normalisation, lambda what, done, total: update(done, total, what), world)
+        if not world.first:
+            return
+        passport = evaluation.result(measured, normalisation, candidates)
+        Console().print(passport.table())
+        if json_file is None and (checkpoint / "checkpoints.json").exists():
+            parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
+            parts += [data.stem] if data is not None else []
+            json_file = checkpoint / "results" / f"{'-'.join(parts)}.json"
+        if json_file is not None:
+            passport.write(json_file)
+            typer.echo(f"result: {json_file}")
+        if save_scores is not None:
+            np.save(save_scores, measured.scored.scores.numpy())
+        if audit:
+            _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+
+
+@contextmanager
+def _processes(device: str) -> Iterator[World]:
+    """This process among those that torchrun started: all end together, and the first one talks."""
+    from prota.training.distributed import OtherProcessError, start_world
+
+    try:
+        world = start_world(device, by_cpu=True)
+        with ExitStack() as stack:
+            if not world.first:
+                nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                stack.enter_context(redirect_stdout(nowhere))
+                stack.enter_context(redirect_stderr(nowhere))
+            yield world
+        # Where something went wrong the connection stays until this process has said so: the others wait for that.
+        world.close()
+    except OtherProcessError:
+        raise typer.Exit(1) from None
 
 
 def _report_audit(checks: list[Check]) -> None:

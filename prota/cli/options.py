@@ -14,6 +14,8 @@ from typer.core import TyperCommand
 from prota.models import shipped
 
 if TYPE_CHECKING:
+    import torch
+
     from prota.evaluation.report import SystemUnderTest
     from prota.experiment import Experiment
 
@@ -107,14 +109,17 @@ def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:
     return Experiment.load(path, overrides or ())
 
 
-def load_system(checkpoint: Path, data: Path | None, overrides: list[str] | None, device: str) -> SystemUnderTest:
+def load_system(
+    checkpoint: Path, data: Path | None, overrides: list[str] | None, device: str | torch.device
+) -> SystemUnderTest:
     """A run or model with its own data, or with those of another TOML file."""
     require_data(data, overrides)
     from prota.evaluation.report import SystemUnderTest
     from prota.training.distributed import start_world
 
     experiment = None if data is None else load_experiment(data, overrides)
-    return SystemUnderTest.load(checkpoint, experiment, start_world(device).device)
+    chosen = start_world(device).device if isinstance(device, str) else device
+    return SystemUnderTest.load(checkpoint, experiment, chosen)
 
 
 def require_data(data: Path | None, overrides: list[str] | None) -> None:

@@ -16,7 +16,7 @@ from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
 from prota.data.splits import Benchmark, examples
-from prota.evaluation.evaluate import Progress, autocast_for, encode_videos, score_split, score_texts
+from prota.evaluation.evaluate import Progress, ScoredSplit, autocast_for, encode_videos, score_split, score_texts
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
 from prota.evaluation.normalisation import dual_softmax, query_bank
@@ -25,8 +25,9 @@ from prota.experiment import Experiment
 from prota.kernels.dispatch import recorded
 from prota.model import ProTA, model_folder
 from prota.training.checkpoint import RunFolder, TrainingState
+from prota.training.distributed import ALONE, World
 
-__all__ = ["Evaluation", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
+__all__ = ["Evaluation", "Measured", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
 
 Candidates = Literal["captions", "videos"]
 Normalisation = Literal["none", "dsl", "qbnorm"]
@@ -100,6 +101,18 @@ class SystemUnderTest:
         return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing), trained_on)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a model has to compute for a result; of many processes the first has it all."""
+
+    scored: ScoredSplit
+    bank: Tensor | None
+    """[texts of the query bank, videos]."""
+    backends: list[str]
+    """What computed scores, in any process."""
+    processes: int
+
+
 class Evaluation:
     """One split of one system."""
 
@@ -123,20 +136,34 @@ class Evaluation:
         self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None
     ) -> tuple[Passport, Tensor]:
         """The result and the plain score matrix."""
+        measured = self.measure(normalisation, progress)
+        return self.result(measured, normalisation, candidates), measured.scored.scores
+
+    def measure(self, normalisation: Normalisation, progress: Progress | None = None, world: World = ALONE) -> Measured:
+        """All that needs the model; many processes share the work, and all of them must call this."""
+        model, bank = self.system.model, None
         with recorded() as ran:
-            scored = score_split(self.system.model, self.reader, self.split, self.autocast, progress)
+            scored = score_split(model, self.reader, self.split, self.autocast, progress, world)
+            if normalisation == "qbnorm":
+                texts = _bank(self.system.benchmark)
+                bank = score_texts(model, texts, scored.videos, self.autocast, progress=progress, world=world)
+        backends = sorted(set().union(*world.exchange(set(ran))))
+        return Measured(scored, bank, backends, world.size)
+
+    def result(self, measured: Measured, normalisation: Normalisation, candidates: Candidates) -> Passport:
+        """Metrics, intervals and what they were computed from."""
+        scored = measured.scored
         to_video = to_text = scored.scores
         name: str | None = None
         if normalisation == "dsl":
             to_video, to_text = dual_softmax(scored.scores)
             name = _DSL
-        elif normalisation == "qbnorm":
-            bank = _bank(self.system.benchmark)
-            to_video = query_bank(scored.scores, score_texts(self.system.model, bank, scored.videos, self.autocast))
-            name = f"query bank of {len(bank)} training captions, text to video (QB-Norm)"
+        elif measured.bank is not None:
+            to_video = query_bank(scored.scores, measured.bank)
+            name = f"query bank of {len(measured.bank)} training captions, text to video (QB-Norm)"
         metrics, intervals = summarise(to_video, to_text, scored.video_of_text, candidates)
-        experiment = self.system.experiment
-        passport = Passport(
+        experiment, device = self.system.experiment, self.system.model.logit_scale.device
+        return Passport(
             metrics=metrics.as_dict(),
             intervals=intervals,
             split=f"{self.system.benchmark.name} {self.split.name}",
@@ -149,9 +176,8 @@ class Evaluation:
             checkpoint=self.system.record,
             config=experiment.model_dump(mode="json"),
             seed=experiment.train.seed,
-            environment=collect_environment(self.system.model.logit_scale.device) | {"scored_by": sorted(set(ran))},
+            environment=collect_environment(device) | {"scored_by": measured.backends, "processes": measured.processes},
         )
-        return passport, scored.scores
 
     def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
         """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time."""

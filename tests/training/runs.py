@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 
 from prota.experiment import Experiment
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import World
+from prota.training.distributed import ALONE
 from prota.training.train import Trainer
 
-ALONE = World(0, 1, torch.device("cpu"))
+__all__ = ["ALONE", "TERMS", "curve", "log", "train", "trained", "validations", "weights"]
+
 TERMS = ("total", "contrastive_t2v", "contrastive_v2t", "kl", "margin", "text_log_var", "video_log_var", "temperature")
 
 

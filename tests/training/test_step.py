@@ -11,12 +11,11 @@ import torch.multiprocessing as multiprocessing
 
 from prota import Config, ProTA
 from prota.encoders.text import TextBatch
-from prota.training.distributed import World, average_gradients
+from prota.training.distributed import ALONE, World, average_gradients
 from prota.training.step import StepInput, backward_step, seed_for
 
 COLOURS = ["red", "green", "blue", "white", "black", "grey", "pink", "dim"]
 TEXTS = [f"a {colour} thing that is number {n}" for n, colour in enumerate(COLOURS)]
-ALONE = World(0, 1, torch.device("cpu"))
 PRESETS = ["global-pooling", "wti", "dpa", "prota"]
 
 

@@ -62,6 +62,7 @@ class Gather:
         self._store, self._device = store, device
         self._moving: tuple[int, Slot] | None = None
         self._move_after = 0.0
+        self._told: set[str] = set()
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
         # Once for all of them: what is sent along with a call is written for each.
@@ -77,21 +78,27 @@ class Gather:
         for call in late:
             asked[call].missed()
         answers: list[list[Ranked]] = []
-        complaints: list[str] = []
+        refusals: list[str] = []
         for call in done:
             try:
                 answers.append(ray.get(call))
             except RayTaskError as error:
                 cause = getattr(error, "cause", error)
-                complaints.append(first_line(cause))
-                if not isinstance(cause, LibraryError):
-                    _log.warning("%s: %s", asked[call].part.name, complaints[-1])
+                if isinstance(cause, LibraryError):
+                    refusals.append(first_line(cause))
+                self._tell(f"{asked[call].part.name}: {first_line(cause)}")
             except RayError:
                 asked[call].missed()
-        if complaints and not answers:
+        if refusals and not answers:
             # What all of them refuse is the fault of none: a filter, or files that were cleaned up.
-            raise LibraryError(complaints[0])
+            raise LibraryError(refusals[0])
         return Found(merged(answers, len(tokens), count), Coverage(len(answers), len(self.slots)))
+
+    def _tell(self, what: str) -> None:
+        """Once: it may be so with every request."""
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("a shard did not answer: %s", what)
 
     def tokens(self, rows: Rows) -> PreparedTokens:
         return stored_tokens(self._store.tokens(rows), self._device)
@@ -213,5 +220,6 @@ class Shards:
         try:
             if (gather := self._present()) is not None:
                 gather.tend()
-        except RayError as error:
+        except Exception as error:
+            # Whatever it is, the next round may do better: without any, what dies stays dead.
             _log.warning("the shards cannot be looked after: %s", first_line(error))

@@ -35,6 +35,8 @@ __all__ = ["Part", "Shard", "Slot", "default_shards", "divide", "for_stored"]
 GPU_SHARE = 0.5
 # A shard that says nothing for so many times what its loading took, and at least so many seconds, hangs.
 _HANGS, _HANGS_AT_LEAST = 5.0, 60.0
+# Seconds until what could not be built is tried again.
+_AGAIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,8 @@ class Slot:
         """Build it anew where Ray gave up or its node is gone; end it where it hangs, so that Ray restarts it."""
         state = self.state()
         with self._lock:
-            if state == "dead" or (self.node and self.node not in nodes):
+            waited = time.monotonic() - self._since > _AGAIN
+            if (state == "dead" and waited) or (self.node and self.node not in nodes):
                 self._start(None)
             elif state == "down" and self.hangs:
                 self._since = time.monotonic()

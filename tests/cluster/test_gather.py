@@ -79,6 +79,9 @@ def test_the_same_as_one_machine_whatever_becomes_of_a_shard(shards: Shards, sto
         assert not found.coverage.partial
     with pytest.raises(LibraryError, match="cannot filter by 'length < 3'"):
         gather.find(tokens, 8, "length < 3")
+    # What is wrong with the shards themselves is no failure of a request.
+    narrow = tokens.map(lambda tensor: tensor[..., :2] if tensor.dim() == 3 else tensor)
+    assert gather.find(narrow, 8).coverage == Coverage(0, 2)
     assert gather.tokens([3]).direction.equal(queries(store, [3]).direction)
     _late(gather, tokens, rows(whole.find(tokens, 8)))
     _killed(gather, tokens, rows(whole.find(tokens, 8)))

@@ -53,14 +53,15 @@ def process(slot: Slot) -> int:
     return int(ray.get(slot.actor.__ray_call__.remote(lambda _: os.getpid())))
 
 
-def alive() -> int:
-    """Actors that the cluster has."""
-    return len(ray.util.list_named_actors(all_namespaces=True))
+def alive(library: object) -> int:
+    """Actors that the cluster has of a library."""
+    names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    return sum(name.startswith(f"{library} ") for name in names)
 
 
 def slowly(true: Callable[[], bool]) -> None:
     """Until it is true; shards that start need the cores."""
-    wait_until(lambda: true() or time.sleep(0.2) is not None)
+    wait_until(lambda: true() or time.sleep(0.2) is not None, seconds=120)
 
 
 def rows(found: Any) -> list[list[int]]:
@@ -87,11 +88,11 @@ def test_the_same_as_one_machine_whatever_becomes_of_a_shard(shards: Shards, sto
     _killed(gather, tokens, rows(whole.find(tokens, 8)))
     # The actors go with the last who searches them.
     assert shards.present is gather
-    assert alive() == 2
+    assert alive(store.folder) == 2
     del gather
     # The error of before knows it.
     gc.collect()
-    wait_until(lambda: alive() == 0)
+    wait_until(lambda: alive(store.folder) == 0)
     assert shards.present is None
 
 
@@ -178,7 +179,7 @@ def test_a_server_over_shards(cluster: Any, tmp_path: Path) -> None:
         assert "prota_shards_up 2" in client.get("/metrics").text
         _grow(client, world)
         _partial(client)
-    wait_until(lambda: alive() == 0)
+    wait_until(lambda: alive(world.library) == 0)
 
 
 def _grow(client: Any, world: Any) -> None:
@@ -196,7 +197,7 @@ def _grow(client: Any, world: Any) -> None:
 
     slowly(lambda: version() > before)
     # The shards of the version before are gone.
-    wait_until(lambda: alive() == 2)
+    wait_until(lambda: alive(world.library) == 2)
 
 
 def _partial(client: Any) -> None:

@@ -129,7 +129,9 @@ def measured(model: ProTA, clips: Path, folder: Path, work: Any = None) -> tuple
     report = Library.open(folder, model).index(clips, options, watch, work=work)
     assert report.finished, report
     assert not report.bad, report.bad
-    return time.perf_counter() - started, watch.rate
+    wall = time.perf_counter() - started
+    print(f"{wall:.1f} s, {watch.rate:.2f} clips/s, {'plain' if work is None else work.keywords}", flush=True)
+    return wall, watch.rate
 
 
 def speed(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@
 
 FOLDER gets the clips and the libraries. `speed` makes a library from nothing in turns: plainly with one decoder
 process, on a cluster of this machine with one decoder and one encoder, and with two of each; one thread everywhere. It
-tells seconds in all, and the clips per second of the second half, which is what remains of the difference when there are
+tells seconds in all, and the clips per second of the second half: what remains of the difference when there are
 many. Give it many: while encoders start, decoders run ahead, as far as Ray's memory allows.
 
 `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node, and counts what was encoded in

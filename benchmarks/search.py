@@ -24,10 +24,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from prota.config import Config
@@ -90,6 +92,10 @@ class World:
         return PreparedTokens(direction, spread, torch.rand(1, WORDS).softmax(-1), torch.ones(1, WORDS).bool())
 
 
+def rows_of(world: World, records: list[VideoRecord]) -> Iterator[pa.RecordBatch]:
+    return (segment_rows(world.video(int(record.video_id, 16)), STAMP) for record in records)
+
+
 def fill(folder: Path, segments: int, world: World) -> None:
     """A library whose commits are as large as its files get: smaller ones would be joined, and so written twice."""
     videos = segments // PER_VIDEO
@@ -101,8 +107,7 @@ def fill(folder: Path, segments: int, world: World) -> None:
                             duration=float(world.random.uniform(60, 200)), segments=PER_VIDEO)
                 for number in range(start, min(start + per_commit, videos))
             ]  # fmt: skip
-            rows = (segment_rows(world.video(int(record.video_id, 16)), STAMP) for record in records)
-            store.transact(records, [record.video_id for record in records], rows)
+            store.transact(records, [record.video_id for record in records], partial(rows_of, world, records))
     upkeep.compact(folder, grace=0)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryFolder, ModelName, Timeout, Workers, cores
+from prota.cli.options import Device, LibraryPlace, ModelName, Timeout, Workers, cores
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Paths = Annotated[list[Path], typer.Argument(help="videos, or folders of them", 
 
 def index(
     paths: Paths,
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
     model: ModelName = None,
     fps: Annotated[float, typer.Option(min=0.01, help="frames looked at per second")] = 1.0,
     frames: Annotated[int, typer.Option(min=0, help="frames of a segment; 0: as many as the model takes")] = 0,
@@ -55,7 +55,7 @@ def index(
         raise typer.Exit(130)
 
 
-def _tell(report: IndexReport, library: Path) -> None:
+def _tell(report: IndexReport, library: str) -> None:
     for path, reason in sorted(report.bad.items()):
         typer.echo(f"bad: {path}: {reason}", err=True)
     parts = {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import LibraryFolder
+from prota.cli.options import LibraryPlace
 
 __all__ = ["app"]
 
@@ -16,7 +16,7 @@ app = typer.Typer(help="Look after a library of indexed videos.", no_args_is_hel
 
 
 @app.command()
-def info(library: LibraryFolder = Path("library")) -> None:
+def info(library: LibraryPlace = "library") -> None:
     """What a library holds, as JSON."""
     from prota.library import upkeep
 
@@ -25,7 +25,7 @@ def info(library: LibraryFolder = Path("library")) -> None:
 
 @app.command()
 def verify(
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
     deep: Annotated[bool, typer.Option("--deep", help="also read every video file again and compare its hash")] = False,
 ) -> None:
     """Check that everything in a library is whole; exit code 1 where it is not."""
@@ -40,7 +40,7 @@ def verify(
 
 
 @app.command()
-def compact(library: LibraryFolder = Path("library")) -> None:
+def compact(library: LibraryPlace = "library") -> None:
     """Join small files, drop old versions, and build the index that large libraries are searched by."""
     from prota.library import upkeep
 
@@ -50,8 +50,8 @@ def compact(library: LibraryFolder = Path("library")) -> None:
 
 @app.command()
 def merge(
-    others: Annotated[list[Path], typer.Argument(help="libraries to take in", show_default=False)],
-    library: LibraryFolder = Path("library"),
+    others: Annotated[list[str], typer.Argument(help="libraries to take in", show_default=False)],
+    library: LibraryPlace = "library",
 ) -> None:
     """Take in libraries that were made elsewhere with the same model; nothing is doubled."""
     from prota.library import upkeep
@@ -63,7 +63,7 @@ def merge(
 @app.command()
 def export(
     path: Annotated[Path, typer.Argument(help="file to write, .jsonl or .parquet", show_default=False)],
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
 ) -> None:
     """Write one row per segment, without its tokens."""
     from prota.library import upkeep
@@ -75,7 +75,7 @@ def export(
 @app.command()
 def remove(
     videos: Annotated[list[str], typer.Argument(help="paths or ids of videos", show_default=False)],
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
 ) -> None:
     """Take videos out of a library; their files stay where they are."""
     from prota.library import upkeep

@@ -24,7 +24,7 @@ __all__ = [
     "ConfigFile",
     "Data",
     "Device",
-    "LibraryFolder",
+    "LibraryPlace",
     "ModelName",
     "Overrides",
     "SplitName",
@@ -53,7 +53,13 @@ BackendName = Annotated[
     Literal["auto", "reference", "triton", "cpu"],
     typer.Option("--backend", help="what computes scores; auto: the fused kernels wherever they can"),
 ]
-LibraryFolder = Annotated[Path, typer.Option("--library", "-l", help="folder of the library")]
+# Text: a Path would take one of the slashes of an address.
+LibraryPlace = Annotated[
+    str,
+    typer.Option(
+        "--library", "-l", metavar="PLACE", help="folder of the library, or s3://bucket/prefix, gs://…, az://…"
+    ),
+]
 ModelName = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import Device, LibraryFolder, ModelName
+from prota.cli.options import Device, LibraryPlace, ModelName
 
 if TYPE_CHECKING:
     from prota.library.library import Library
@@ -24,7 +24,7 @@ Words = Annotated[list[str] | None, typer.Argument(help="what the moment shows",
 def search(
     words: Words = None,
     k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
     where: Annotated[str | None, typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"")] = None,
     like: Annotated[
         str | None, typer.Option(help="find what looks like a clip instead: clip.mp4, or clip.mp4@12-20 in seconds")
@@ -45,10 +45,11 @@ def search(
     from prota.library.clips import like_query, parse_clip
     from prota.library.folder import read_library
     from prota.library.library import Library
+    from prota.library.place import Place
     from prota.training.distributed import start_world
 
     # Where there is nothing to search, no model need be read to say so.
-    read_library(library)
+    read_library(Place.of(library))
     opened = Library.open(library, model, str(start_world(device).device))
     best: Hit | None = None
     for text in texts:

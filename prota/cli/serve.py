@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryFolder, ModelName
+from prota.cli.options import Device, LibraryPlace, ModelName
 
 __all__ = ["serve"]
 
@@ -27,7 +27,7 @@ Token = Annotated[
 
 
 def serve(
-    library: LibraryFolder = Path("library"),
+    library: LibraryPlace = "library",
     host: Annotated[str, typer.Option(help="address to listen at; 127.0.0.1: this machine only")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free")] = 8000,
     allow: Allowed = None,

@@ -16,7 +16,7 @@ from prota.library.reading import ReadRequest, VideoContent, read_video
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.search import Query, clean_query
 from prota.library.segments import SegmentPlan
-from prota.library.store import SegmentTokens
+from prota.library.snapshot import SegmentTokens
 from prota.library.walk import content_id
 from prota.model import ProTA
 

@@ -1,41 +1,45 @@
-"""The folder of a library: what it says of itself, who writes it, and which versions of its datasets belong together.
+"""What a library says of itself, and which versions of its datasets belong together.
 
-`library.json` says what the folder is and which model made it. `head.json` names the versions of the two Lance datasets
+`library.json` says what the place is and which model made it. `head.json` names the versions of the two Lance datasets
 that belong together and is written last, in one stroke: what it does not name does not exist.
+
+On an object store nobody can be kept from writing, so a writer proves at the end that it was alone. Each step of its
+own makes one version of a dataset (`Draft`), and the head is replaced only while it is the one that the writer began
+with. Whoever comes between, be it a second writer or `take_back` undoing what looks like a dead one's work, either
+makes a version, and the next step of the slow writer does not get the number it expects; or writes the head, and the
+slow writer cannot any more. Either way the slow one's versions are named by no head, and the next `take_back` goes
+past them. The other way round, a head that the slow writer did write makes the other's write fail, and the versions
+that `take_back` made hold what an older head named: they, too, are passed over.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import lance
 import pyarrow as pa
 
-from prota.files import hold, write_atomically
+from prota.library.place import Place, SmallFile
+from prota.library.problems import DisturbedError, short
 from prota.library.records import LibraryError, ModelStamp
 
 __all__ = [
     "FORMAT",
+    "Draft",
     "Head",
-    "create_folder",
-    "files_of",
+    "create_library",
+    "dataset",
     "forget_versions",
-    "lock_folder",
     "model_stamp",
     "open_at_head",
+    "read_head",
     "read_library",
-    "settle",
-    "short",
     "take_back",
     "upgrade",
     "write_head",
@@ -44,7 +48,10 @@ __all__ = [
 FORMAT = "prota-library"
 SCHEMA = 1
 # Step n makes schema n + 1 of schema n. After a crash it is run again, so it must not mind its own work.
-STEPS: dict[int, Callable[[Path], None]] = {}
+STEPS: dict[int, Callable[[Place], None]] = {}
+DATASETS = ("videos", "segments")
+# Seconds for which another writer's unfinished work is left alone.
+PATIENCE = 4.0
 RESTORE = "restore it from a backup, or index anew"
 
 
@@ -60,185 +67,238 @@ class Head:
     """Version of the dataset."""
     partitions: int = 0
     """Of the vector index; 0 where there is none."""
+    read: SmallFile | None = field(default=None, compare=False)
+    """What it was read from; None where it is still to be written."""
+
+    def to_json(self) -> dict[str, int]:
+        return {name: value for name, value in asdict(self).items() if name != "read"}
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def parsed(place: Place, name: str, file: SmallFile) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LibraryError(f"{path} cannot be read ({error}): {RESTORE}") from error
+        values = json.loads(file.text)
+    except ValueError as error:
+        raise LibraryError(f"{place.file(name)} cannot be read ({error}): {RESTORE}") from error
     if not isinstance(values, dict):
-        raise LibraryError(f"{path} is damaged: {RESTORE}")
+        raise LibraryError(f"{place.file(name)} is damaged: {RESTORE}")
     return values
 
 
-def read_library(folder: Path) -> dict[str, Any]:
-    """What `library.json` says: format, schema, model, created."""
-    # This is the last file that creating a library writes.
-    if not (folder / "library.json").exists():
-        if holds_segments(folder):
-            raise LibraryError(f"{folder} has lost its library.json: {RESTORE} in another folder")
-        raise LibraryError(f"no library at {folder}: make one with `prota index PATH --library {folder}`")
-    values = read_json(folder / "library.json")
+def read_file(place: Place, name: str) -> SmallFile | None:
+    """None where there is no such file."""
+    try:
+        return place.read(name)
+    except FileNotFoundError:
+        return None
+    except LibraryError:
+        raise
+    except (OSError, ValueError) as error:
+        raise LibraryError(f"{place.file(name)} cannot be read ({error}): {RESTORE}") from error
+
+
+def read_library(place: Place) -> dict[str, Any]:
+    """What `library.json` says: format, schema, model, created, and the head of the beginning."""
+    file = read_file(place, "library.json")
+    if file is None:
+        if holds_rows(place):
+            raise LibraryError(f"{place} has lost its library.json: {RESTORE} in another folder")
+        raise LibraryError(f"no library at {place}: make one with `prota index PATH --library {place}`")
+    values = parsed(place, "library.json", file)
     if values.get("format") != FORMAT or not isinstance(values.get("schema"), int):
-        raise LibraryError(f"{folder / 'library.json'} does not describe a library of prota: give the folder of one")
+        raise LibraryError(f"{place.file('library.json')} does not describe a library of prota: give the folder of one")
     if values["schema"] > SCHEMA:
         raise LibraryError(
-            f"{folder} was written by a newer prota (schema {values['schema']}, this one knows {SCHEMA}): update prota"
+            f"{place} was written by a newer prota (schema {values['schema']}, this one knows {SCHEMA}): update prota"
         )
     return values
 
 
-def model_stamp(folder: Path, library: dict[str, Any]) -> ModelStamp:
+def model_stamp(place: Place, library: dict[str, Any]) -> ModelStamp:
     """The model that `library.json` names."""
     try:
         return ModelStamp(**library["model"])
     except (KeyError, TypeError) as error:
-        raise LibraryError(f"{folder / 'library.json'} is damaged: {RESTORE}") from error
+        raise LibraryError(f"{place.file('library.json')} is damaged: {RESTORE}") from error
 
 
-def holds_segments(folder: Path) -> bool:
+def dataset(place: Place, name: str, version: int | None = None) -> lance.LanceDataset:
+    """One of the two datasets; its newest version, where none is given."""
     try:
-        return bool(lance.dataset(str(folder / "segments.lance")).count_rows())
+        return lance.dataset(place.dataset(name), version=version, storage_options=place.options)
+    except (ValueError, OSError) as error:
+        raise place.problem(error) from error
+
+
+def rows_in(place: Place, name: str) -> int | None:
+    """How many rows the newest version of a dataset has; None where there is no dataset, or none that can be read."""
+    try:
+        return int(dataset(place, name).count_rows())
+    except LibraryError:
+        # That it cannot be asked for now says nothing of what is there.
+        raise
     except (ValueError, OSError):
-        return False
+        return None
 
 
-def create_folder(folder: Path, stamp: ModelStamp, schemas: dict[str, pa.Schema]) -> None:
-    """The files of an empty library; the caller holds the lock."""
-    if (folder / "library.json").exists():
-        raise LibraryError(f"{folder} holds a library already: open it, or choose another folder")
-    if holds_segments(folder):
-        raise LibraryError(f"{folder} holds a library that has lost its library.json: {RESTORE} in another folder")
+def holds_rows(place: Place) -> bool:
+    return any(rows_in(place, name) for name in DATASETS)
+
+
+def create_library(place: Place, stamp: ModelStamp, schemas: dict[str, pa.Schema]) -> None:
+    """The files of an empty library; the caller holds the lock.
+
+    `library.json` makes it one, so it names the first head: of several who create, all is of the one who wrote it. The
+    first `take_back` writes the head to its own file.
+    """
+    if place.exists("library.json"):
+        raise LibraryError(f"{place} holds a library already: open it, or choose another folder")
+    if holds_rows(place):
+        raise LibraryError(f"{place} holds a library that has lost its library.json: {RESTORE} in another folder")
     versions: dict[str, int] = {}
     for name, schema in schemas.items():
         # A creation that was cut short left empty datasets at most.
-        mode = "overwrite" if (folder / f"{name}.lance").exists() else "create"
-        versions[name] = lance.write_dataset(schema.empty_table(), str(folder / f"{name}.lance"), mode=mode).version
-    settle(folder, set())
-    write_head(folder, Head(version=0, **versions))
+        mode = "overwrite" if rows_in(place, name) is not None else "create"
+        uri, empty = place.dataset(name), schema.empty_table()
+        versions[name] = lance.write_dataset(empty, uri, mode=mode, storage_options=place.options).version
+    place.settle(set())
+    head = Head(0, versions["videos"], versions["segments"])
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    library = {"format": FORMAT, "schema": SCHEMA, "model": asdict(stamp), "created": created}
-    write_atomically(folder / "library.json", json.dumps(library, indent=2))
+    library = {"format": FORMAT, "schema": SCHEMA, "model": asdict(stamp), "created": created, "head": head.to_json()}
+    place.write("library.json", json.dumps(library, indent=2), None)
 
 
-def upgrade(folder: Path, library: dict[str, Any], write: bool) -> dict[str, Any]:
+def upgrade(place: Place, library: dict[str, Any], write: bool) -> dict[str, Any]:
     """Take a library of an older schema to this one, step by step, if its lock is held for writing."""
     if library["schema"] < SCHEMA and not write:
-        raise LibraryError(f"{folder} was written by an older prota: upgrade it with `prota library compact {folder}`")
+        raise LibraryError(f"{place} was written by an older prota: upgrade it with `prota library compact {place}`")
     while library["schema"] < SCHEMA:
-        STEPS[library["schema"]](folder)
+        before = read_file(place, "library.json")
+        STEPS[library["schema"]](place)
         library = library | {"schema": library["schema"] + 1}
-        write_atomically(folder / "library.json", json.dumps(library, indent=2))
+        place.write("library.json", json.dumps(library, indent=2), before)
     return library
 
 
-def lock_folder(folder: Path, wait: float) -> TextIO:
-    """The writer's lock, waited for as long as allowed; its file tells others who holds it."""
-    path = folder / "writer.lock"
-    until = time.monotonic() + wait
-    while True:
-        try:
-            lock = hold(path)
-        except BlockingIOError as error:
-            if time.monotonic() < until:
-                time.sleep(0.05)
-                continue
-            who = path.read_text(encoding="utf-8").strip() or "another process"
-            raise LibraryError(f"{folder} is being written by {who}: try again when it is done, or end it") from error
-        except OSError as error:
-            raise LibraryError(f"{folder} cannot be written ({error.strerror}): see to its permissions") from error
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
-        lock.flush()
-        return lock
-
-
-def read_head(folder: Path) -> Head:
-    path = folder / "head.json"
-    values = read_json(path)
+def read_head(place: Place) -> Head:
+    """The head; that of the beginning where creating was cut short before it was written."""
+    file = read_file(place, "head.json")
+    values = read_library(place).get("head") if file is None else parsed(place, "head.json", file)
+    if values is None or (file is None and holds_rows(place)):
+        raise LibraryError(f"{place} has lost its head.json: {RESTORE}")
     try:
-        return Head(**{name: int(value) for name, value in values.items()})
+        numbers: dict[str, Any] = {name: int(value) for name, value in values.items()}
+        return Head(**numbers | {"read": file})
     except (TypeError, ValueError) as error:
-        raise LibraryError(f"{path} is damaged: {RESTORE}") from error
+        raise LibraryError(f"{place.file('head.json')} is damaged: {RESTORE}") from error
 
 
-def write_head(folder: Path, head: Head) -> None:
+def write_head(place: Place, head: Head) -> Head:
     """Make a state the one that counts; everything it names must be on disk."""
-    write_atomically(folder / "head.json", json.dumps(asdict(head)))
+    return replace(head, read=place.write("head.json", json.dumps(head.to_json()), head.read))
 
 
-def open_at_head(folder: Path) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
+def open_at_head(place: Place) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
     """The head with its two datasets, videos and segments, just as it names them."""
-    head = read_head(folder)
+    head = read_head(place)
     while True:
         try:
-            videos = lance.dataset(str(folder / "videos.lance"), version=head.videos)
-            return head, videos, lance.dataset(str(folder / "segments.lance"), version=head.segments)
+            return head, dataset(place, "videos", head.videos), dataset(place, "segments", head.segments)
+        except LibraryError:
+            raise
         except (ValueError, OSError) as error:
             # A writer may have gone on, and cleaned up behind itself, since the head was read.
-            newer = read_head(folder)
+            newer = read_head(place)
             if newer == head:
-                raise LibraryError(f"{folder} lacks what its head.json names ({short(error)}): {RESTORE}") from error
+                raise LibraryError(f"{place} lacks what its head.json names ({short(error)}): {RESTORE}") from error
             head = newer
 
 
-def take_back(folder: Path) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
+def take_back(place: Place) -> tuple[Head, Draft, Draft]:
     """The head with its two datasets, ready to be written: what a writer that died had begun is undone.
 
     Lance goes back by a new version with the old content, so the head has to name that one from then on.
     """
-    head, *_ = open_at_head(folder)
-    datasets = []
-    for name in ("videos", "segments"):
-        dataset = lance.dataset(str(folder / f"{name}.lance"))
-        if dataset.version != getattr(head, name):
-            dataset = dataset.checkout_version(getattr(head, name))
-            dataset.restore()
-        datasets.append(dataset)
-    videos, segments = datasets
+    head, *_ = open_at_head(place)
+    newest = [dataset(place, name) for name in DATASETS]
+    until = time.monotonic() + (0.0 if place.exclusive else PATIENCE)
+    while time.monotonic() < until and [present.version for present in newest] != [head.videos, head.segments]:
+        # Where nobody can be kept away, who has begun may be alive, and about to finish.
+        time.sleep(PATIENCE / 20)
+        head, newest = read_head(place), [dataset(place, name) for name in DATASETS]
+    drafts = []
+    for present, version in zip(newest, (head.videos, head.segments), strict=True):
+        begun = present.checkout_version(version)
+        if present.version != version:
+            begun.restore()
+        drafts.append(Draft(place, begun))
+    videos, segments = drafts
     found = replace(head, videos=videos.version, segments=segments.version)
-    if found != head:
-        settle(folder, set())
-        write_head(folder, found)
+    if found != head or head.read is None:
+        place.settle(set())
+        found = write_head(place, found)
     return found, videos, segments
 
 
-def files_of(folder: Path) -> set[str]:
-    """All files of the two datasets."""
-    roots = (folder / "videos.lance", folder / "segments.lance")
-    return {os.path.join(parent, name) for root in roots for parent, _, names in os.walk(root) for name in names}
+class Draft:
+    """A dataset on its way from one head to the next."""
 
+    def __init__(self, place: Place, begun: lance.LanceDataset) -> None:
+        self.place, self.dataset = place, begun
 
-def settle(folder: Path, settled: set[str]) -> None:
-    """Have all files of the datasets on disk that are not known to be: Lance leaves that to the system's leisure."""
-    files = files_of(folder)
-    fresh = files - settled
-    folders = {str(parent) for path in fresh for parent in Path(path).parents if parent.is_relative_to(folder)}
-    for path in fresh | folders:
-        descriptor = os.open(path, os.O_RDONLY)
+    @property
+    def version(self) -> int:
+        return int(self.dataset.version)
+
+    def delete(self, where: str) -> None:
+        before = self.version
+        self.dataset.delete(where)
+        self._alone(before)
+
+    def append(self, rows: pa.Table | pa.RecordBatchReader) -> None:
+        before = self.version
+        self.dataset = lance.write_dataset(rows, self.dataset, mode="append")
+        self._alone(before)
+
+    def adopt(self, fragments: list[lance.fragment.FragmentMetadata]) -> None:
+        """Append what is written already."""
+        before = self.version
+        operation = lance.LanceOperation.Append(fragments)
+        self.dataset = lance.LanceDataset.commit(self.dataset, operation, read_version=before)
+        self._alone(before)
+
+    def tidy(self, work: Callable[[lance.LanceDataset], object]) -> None:
+        """Work that changes no rows, in as many versions as Lance likes."""
+        before = self.version
+        work(self.dataset)
+        if not self.place.exclusive and any(map(self._changed_rows, range(before + 1, self.version + 1))):
+            raise DisturbedError.at(self.place)
+
+    def _changed_rows(self, version: int) -> bool:
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    settled.clear()
-    settled.update(files)
+            operation = self.dataset.read_transaction(version).operation
+        except TypeError:
+            # Lance 14 stumbles over what it tells of a rewrite that took an index along.
+            return False
+        # Numbers for new files are set aside by an operation that Python is not told more of.
+        quiet = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex, lance.LanceOperation.BaseOperation)
+        return type(operation) not in quiet
+
+    def _alone(self, before: int) -> None:
+        """Lance joins what another committed meanwhile to one's own: such a version must not become the library."""
+        if not self.place.exclusive and self.version > before + 1:
+            raise DisturbedError.at(self.place)
 
 
-def forget_versions(dataset: lance.LanceDataset, grace: float) -> None:
-    """Free the disk of versions that were replaced more than so many seconds ago, and of what dead writers left.
+def forget_versions(present: lance.LanceDataset, grace: float, orphans: bool) -> None:
+    """Free the disk of versions that were replaced more than so many seconds ago, and of files that no version names.
 
-    A version's own age says nothing: until it was replaced, readers opened it.
+    A version's own age says nothing: until it was replaced, readers opened it. Without `orphans`, files that no version
+    names stay for a week: someone may be about to commit them.
     """
-    versions = sorted(dataset.versions(), key=lambda version: int(version["version"]))
+    versions = sorted(present.versions(), key=lambda version: int(version["version"]))
     before = time.time() - grace
     replaced = [int(old["version"]) for old, new in pairwise(versions) if new["timestamp"].timestamp() <= before]
-    # Files that no version names are a dead writer's: the living one is this process.
+    # Another may have begun a newer version; this one is the library until a head says otherwise.
+    replaced = [version for version in replaced if version < present.version]
     which: dict[str, Any] = {"versions": replaced} if replaced else {"older_than": timedelta(days=36500)}
-    dataset.cleanup_old_versions(**which, delete_unverified=True)
-
-
-def short(error: BaseException) -> str:
-    """What Lance says, without the places in its own source."""
-    text = re.sub(r",\s/\S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))
-    return text.replace("Invalid user input: ", "").replace("External error: ", "") or type(error).__name__
+    present.cleanup_old_versions(**which, delete_unverified=orphans)

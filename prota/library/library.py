@@ -10,6 +10,7 @@ import torch
 
 from prota.library.encoding import stamp_of
 from prota.library.indexing import Indexer, IndexOptions, IndexReport
+from prota.library.place import Place, Where
 from prota.library.records import LibraryError
 from prota.library.relevance import Relevance
 from prota.library.search import Hit, Searcher
@@ -21,28 +22,28 @@ __all__ = ["Library"]
 
 
 class Library:
-    """A folder of indexed videos with the model that made it."""
+    """A place of indexed videos with the model that made it."""
 
-    def __init__(self, folder: Path, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
+    def __init__(self, folder: Place, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
         self.folder, self.model, self.name, self.relevance = folder, model.eval(), name, relevance
         self._searcher: Searcher | None = None
 
     @classmethod
-    def open(cls, folder: str | Path, model: str | Path | ProTA | None = None, device: str = "cpu") -> Self:
-        """A library that is there, or is to be: the first `index` makes it.
+    def open(cls, folder: Where, model: str | Path | ProTA | None = None, device: str = "cpu") -> Self:
+        """A library that is there, or is to be, in a folder or at s3://, gs:// or az://: the first `index` makes it.
 
         ``model``: default, the library's own, and for a new library the one that comes with prota.
         """
-        folder = Path(folder)
+        place = Place.of(folder)
         name = ""
-        if (folder / "library.json").exists():
-            with Store.open(folder) as store:
+        if place.exists("library.json"):
+            with Store.open(place) as store:
                 name = store.stamp.name
         if isinstance(model, ProTA):
-            return cls(folder, model.to(torch.device(device)), name or "given in Python")
+            return cls(place, model.to(torch.device(device)), name or "given in Python")
         chosen = str(model) if model is not None else name or shipped.DEFAULT
         relevance = Relevance.load(model_folder(chosen))
-        return cls(folder, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
+        return cls(place, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
 
     def index(
         self,
@@ -58,7 +59,7 @@ class Library:
         missing = [str(path) for path in given if not Path(path).exists()]
         if missing:
             raise LibraryError(f"{', '.join(missing)}: no such file or folder")
-        exists = (self.folder / "library.json").exists()
+        exists = self.folder.exists("library.json")
         with Store.open(self.folder, write=True, wait=wait) if exists else Store.create(self.folder, stamp) as store:
             store.check_model(stamp)
             self._searcher = None

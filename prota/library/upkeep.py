@@ -16,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from prota.files import publish
-from prota.library.folder import read_library, short
+from prota.library.folder import read_library
+from prota.library.place import Where
+from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, VideoRecord
 from prota.library.store import GRACE, Store
 from prota.library.tables import COPIED, FILTERABLE, Catalogue, block, copied, original, stored
@@ -29,10 +31,10 @@ UNIT_TOLERANCE = 2e-3
 SHORTEST_ID = 8
 
 
-def info(folder: Path) -> dict[str, Any]:
+def info(folder: Where) -> dict[str, Any]:
     """What a library holds and what it takes, ready for JSON."""
     with Store.open(folder) as store:
-        library = read_library(folder)
+        library = read_library(store.folder)
         videos = store.videos()
         # Copies of one content count once.
         seconds = {video.video_id: video.duration for video in videos if video.state == "indexed"}
@@ -42,7 +44,7 @@ def info(folder: Path) -> dict[str, Any]:
             "videos": {state: states[state] for state in ("indexed", "bad", "gone")},
             "segments": store.count(),
             "hours": round(sum(seconds.values()) / 3600, 3),
-            "bytes": sum(size_of(Path(parent) / name) for parent, _, names in os.walk(folder) for name in names),
+            "bytes": store.folder.size(),
             "model": asdict(store.stamp),
             "schema": library["schema"],
             "created": library["created"],
@@ -51,15 +53,7 @@ def info(folder: Path) -> dict[str, Any]:
         }
 
 
-def size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        # A writer cleans up while this one counts.
-        return 0
-
-
-def verify(folder: Path, deep: bool = False) -> list[str]:
+def verify(folder: Where, deep: bool = False) -> list[str]:
     """All that is wrong with a library, a sentence each; `deep` also reads every file again and compares."""
     try:
         with Store.open(folder) as store:
@@ -161,19 +155,19 @@ def file_problems(video: VideoRecord) -> Iterator[str]:
         yield f"{video.path}: cannot be read ({error.strerror}): index its folder again"
 
 
-def compact(folder: Path, grace: float = GRACE, wait: float = 0.0) -> None:
+def compact(folder: Where, grace: float = GRACE, wait: float = 0.0) -> None:
     """Join small files, index a large library, drop what was replaced more than `grace` seconds ago."""
     with Store.open(folder, write=True, wait=wait) as store:
         store.compact(grace)
 
 
-def merge(folder: Path, others: Sequence[Path], wait: float = 0.0) -> None:
+def merge(folder: Where, others: Sequence[Where], wait: float = 0.0) -> None:
     """Take in libraries of the same model, each in one commit. What is known by its content is not stored again."""
     with Store.open(folder, write=True, wait=wait) as store:
         sources = [Store.open(other) for other in others]
         # All are looked at before the first is taken in.
         for source in sources:
-            if source.folder.resolve() == store.folder.resolve():
+            if source.folder.same(store.folder):
                 raise LibraryError(f"{source.folder} cannot be merged into itself: give other libraries")
             if replace(source.stamp, name="") != replace(store.stamp, name=""):
                 raise LibraryError(
@@ -206,11 +200,10 @@ def take_in(store: Store, source: Store) -> None:
             videos.append(replace(video, path=path))
             fresh |= {video.video_id} if video.state != "bad" and video.segments else set()
     columns = [name for name in source.columns if name not in COPIED]
-    rows = source.batches(columns, of=fresh) if fresh else iter(())
-    store.transact(videos, fresh, rows)
+    store.transact(videos, fresh, lambda: source.batches(columns, of=fresh) if fresh else ())
 
 
-def export(folder: Path, path: Path) -> None:
+def export(folder: Where, path: Path) -> None:
     """Write one row per segment, without tokens and pictures, as .jsonl or .parquet."""
     writers: dict[str, Callable[[pa.Table, Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
     if path.suffix not in writers:
@@ -245,7 +238,7 @@ def write_parquet(table: pa.Table, path: Path) -> None:
     parquet.write_table(table, path)
 
 
-def remove(folder: Path, videos: Sequence[str], wait: float = 0.0) -> None:
+def remove(folder: Where, videos: Sequence[str], wait: float = 0.0) -> None:
     """Take out videos, given by path, by id or by the beginning of an id (all copies of it); their files stay."""
     with Store.open(folder, write=True, wait=wait) as store:
         records = store.videos()

@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
+from prota.library.place import Where
 from prota.server import job_routes, library_routes, search_routes
 from prota.server.docs import STYLE, docs_page
 from prota.server.engine import Engine
@@ -34,8 +35,8 @@ _SCORED_TOGETHER = 16
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def create_app(library: Path, options: ServerOptions | None = None) -> FastAPI:
-    """The application over the library in a folder, which need not be there yet; it loads when it is started."""
+def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
+    """The application over the library at a place, which need not be there yet; it loads when it is started."""
     services = _services(library, options or ServerOptions())
 
     @asynccontextmanager
@@ -84,7 +85,7 @@ def _version() -> str:
         return "0"
 
 
-def _services(library: Path, options: ServerOptions) -> Services:
+def _services(library: Where, options: ServerOptions) -> Services:
     engine = Engine(library, options.model, options.device, options.cached, options.refresh)
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     desk = Desk("prota-search", options.searchers, options.waiting)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from prota.library.place import Place, Where
 from prota.library.records import ModelStamp, VideoRecord
 from prota.models import shipped
 from prota.server.problems import ProblemError, readable
@@ -63,8 +64,8 @@ class View:
 class Engine:
     """The present version of a library and its model; the one before is kept for what clients still show of it."""
 
-    def __init__(self, folder: Path, model: str | None, device: str, cached: int, refresh: float) -> None:
-        self.folder, self.device, self.refresh = folder, device, refresh
+    def __init__(self, folder: Where, model: str | None, device: str, cached: int, refresh: float) -> None:
+        self.folder, self.device, self.refresh = Place.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
         self.model_name = model or shipped.DEFAULT
@@ -159,7 +160,7 @@ class Engine:
         from prota.library.folder import read_head, read_library
         from prota.library.store import Store
 
-        if not (self.folder / "library.json").exists():
+        if not self.folder.exists("library.json"):
             # Where there is nothing to search, there is nothing to load: the first index job makes the library.
             self.view, self._before = None, None
             self.state, self.reason = "ready", ""

@@ -93,13 +93,14 @@ def main() -> None:
 def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
+    from prota.library.place import Place
     from prota.library.segments import SegmentPlan
     from prota.training.distributed import start_world
 
-    folder = Path(order.library)
+    place = Place.of(order.library)
     # A library that is there knows its model.
-    model = None if (folder / "library.json").exists() else order.model
-    library = Library.open(folder, model, str(start_world(order.device).device))
+    model = None if place.exists("library.json") else order.model
+    library = Library.open(place, model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within)
     tell = _Teller(order.path)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 import uvicorn
 
+from prota.library.place import Where
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
 
@@ -16,7 +16,7 @@ __all__ = ["run"]
 _GRACE = 3
 
 
-def run(library: Path, options: ServerOptions) -> None:
+def run(library: Where, options: ServerOptions) -> None:
     """Serve until Ctrl-C or SIGTERM."""
     listening = _listen(options.host, options.port)
     host, port = options.host, listening.getsockname()[1]

@@ -15,6 +15,7 @@ from prota.cli.search import _short
 from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
+from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips
 
 
@@ -79,6 +80,33 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
     assert "compacted" in succeeds("library", "compact", "-l", world / "lib")
     succeeds("library", "export", tmp_path / "rows.jsonl", "-l", world / "lib")
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
+    with serving():
+        place, other = f"s3://{BUCKET}/cli/library", f"s3://{BUCKET}/cli/other"
+        said = prota("search", "red", "-l", place)
+        assert (said.returncode, said.stderr) == (
+            1,
+            f"prota: no library at {place}: make one with `prota index PATH --library {place}`\n",
+        )
+        for where, clips in ((place, "red-left.mp4"), (other, "blue-top.mp4")):
+            arguments = ("index", world / "videos" / clips, "-l", where, "--model", world / "model", "--device", "cpu")
+            assert f"{where}: 1 indexed" in succeeds(*arguments, "--workers", 1)
+        assert f"{place}: 2 segments" in succeeds("library", "merge", other, "-l", place)
+        assert f"{place}: good" in succeeds("library", "verify", "-l", place)
+        assert f"{place}: compacted" in succeeds("library", "compact", "-l", place)
+        assert json.loads(succeeds("library", "info", "-l", place))["folder"] == place
+        succeeds("library", "export", tmp_path / "rows.jsonl", "-l", place)
+        assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+        found = json.loads(succeeds("search", "red", "-l", place, "--json", "--device", "cpu"))
+        assert len(found["moments"]) == 2
+        succeeds("library", "remove", world / "videos" / "red-left.mp4", "-l", place)
+        assert json.loads(succeeds("library", "info", "-l", place))["videos"]["indexed"] == 1
+        said = prota("library", "info", "-l", "s3://key:secret@films/x")
+        assert said.returncode == 1
+        assert "keys belong in the environment" in said.stderr
+        assert "secret" not in said.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from prota.library.place import Where
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.store import Store
 
 M, D = 3, 4
+Named = TypeVar("Named", str, Path)
 STAMP = ModelStamp(name="tiny", fingerprint="ab" * 32, width=D, frames=M, spread=True)
 
 
@@ -50,7 +52,7 @@ def video(name: str, count: int, path: str | None = None, **values: Any) -> Vide
     return VideoRecord(video_id=content(name), path=path or f"/films/{name}.mp4", **given | values)
 
 
-def fill(folder: Path, names: Sequence[str] = ("a", "b"), count: int = 3, stamp: ModelStamp = STAMP) -> Path:
+def fill(folder: Named, names: Sequence[str] = ("a", "b"), count: int = 3, stamp: ModelStamp = STAMP) -> Named:
     """A library with a video of each name, in one commit each."""
     with Store.create(folder, stamp) as store:
         for name in names:
@@ -58,7 +60,7 @@ def fill(folder: Path, names: Sequence[str] = ("a", "b"), count: int = 3, stamp:
     return folder
 
 
-def seen(folder: Path) -> dict[str, int]:
+def seen(folder: Where) -> dict[str, int]:
     """Numbers of segments by path, counted from the segments themselves."""
     with Store.open(folder) as store:
         ids = store.segments(["video_id"]).column("video_id").to_pylist()

@@ -13,10 +13,15 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from prota.library.indexing import IndexOptions
+from prota.library.library import Library
+from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.engine import Engine
+from prota.server.jobs import order_for
 from prota.server.options import ServerOptions
 from tests.conftest import REPOSITORY
+from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.server.worlds import World, client_of, index, make_world, wait_until
 
@@ -87,3 +92,19 @@ def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
         assert {moment["score"] for moment in before["moments"]}.isdisjoint(
             moment["score"] for moment in after["moments"]
         )
+
+
+def test_a_library_on_object_storage(world: World) -> None:
+    with serving():
+        place = f"s3://{BUCKET}/server/library"
+        library = Library.open(place, world.model)
+        library.index(world.videos / "near" / "red-left.mp4", IndexOptions(SegmentPlan(4)))
+        app = create_app(place, ServerOptions(device="cpu", refresh=0.3))
+        with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+            assert len(client.get("/api/v1/search?q=red&all=true").json()["moments"]) == 1
+            library.index(world.videos / "far" / "green-right.mp4", IndexOptions(SegmentPlan(4)))
+            wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 2)
+            assert client.get("/api/v1/segments/1/thumbnail").status_code == 200
+        # What jobs are told.
+        assert order_for(place, None, "cpu", (), 1.0).library == place

@@ -24,6 +24,7 @@ from prota.cli import (
     serve,
     train,
 )
+from prota.cli.options import RayCommand
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -45,7 +46,7 @@ app.command()(ablate.ablate)
 app.command()(calibrate.calibrate)
 app.command()(export.export)
 app.add_typer(figure.app, name="figure")
-app.command()(index.index)
+app.command(cls=RayCommand)(index.index)
 app.command()(search.search)
 app.command()(match.match)
 app.command()(serve.serve)

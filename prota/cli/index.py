@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, Timeout, Workers, cores
+from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
-    from prota.library.indexing import IndexReport
+    from prota.library.indexing import IndexReport, WorkMaker
 
 __all__ = ["index"]
 
@@ -33,26 +36,49 @@ def index(
     timeout: Timeout = 300.0,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait for another writer")] = 0.0,
     device: Device = "auto",
+    ray: RayAddress = None,
 ) -> None:
     """Bring a library up to date with folders of videos; the same command continues one that was stopped."""
+    if ray is not None:
+        from prota.cluster.ray import check
+
+        check(ray)
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan
     from prota.training.distributed import start_world
 
-    opened = Library.open(library, model, str(start_world(device).device))
+    # On a cluster, others encode; this process only has to know which model it is.
+    opened = Library.open(library, model, "cpu" if ray else str(start_world(device).device))
     most = opened.model.config.encoder.frames
     if frames > most:
         raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
     plan = SegmentPlan(frames or most, fps, overlap, shots)
     options = IndexOptions(plan, workers or cores(), timeout, prune, retry)
-    stop = StopRequest()
-    with _Display() as display:
-        report = opened.index(paths, options, display.show, stop, wait)
+    with _working(ray, device, workers) as work, _Display() as display:
+        # Not before: Ray takes signals to itself when it connects.
+        stop = StopRequest()
+        report = opened.index(paths, options, display.show, stop, wait, work)
     _tell(report, library)
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
         raise typer.Exit(130)
+
+
+@contextmanager
+def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker | None]:
+    """Who does the work: nobody else, or a cluster."""
+    if ray is None:
+        yield None
+        return
+    from prota.cluster.ray import connect
+
+    with connect(ray) as dashboard:
+        if dashboard:
+            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+        from prota.cluster.indexing import RayWork
+
+        yield partial(RayWork, device=device, decoders=workers)
 
 
 def _tell(report: IndexReport, library: str) -> None:

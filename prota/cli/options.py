@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from prota.models import shipped
 
@@ -27,6 +28,8 @@ __all__ = [
     "LibraryPlace",
     "ModelName",
     "Overrides",
+    "RayAddress",
+    "RayCommand",
     "SplitName",
     "Timeout",
     "Workers",
@@ -35,6 +38,7 @@ __all__ = [
     "load_system",
     "progress",
     "require_data",
+    "with_address",
 ]
 
 ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
@@ -68,6 +72,35 @@ ModelName = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
+
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray", metavar="[ADDRESS]", show_default=False,
+        help="work on a Ray cluster: host:port, or auto for one of this machine; without an address one is started",
+    ),
+]  # fmt: skip
+
+
+class RayCommand(TyperCommand):
+    """A command whose --ray may stand without an address, which typer has no options for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `TyperCommand`."""
+        return super().parse_args(ctx, with_address(args))
+
+
+def with_address(args: list[str]) -> list[str]:
+    """A command line in which every --ray has an address: what follows it and is none is something else."""
+    from prota.cluster.ray import LOCAL, is_address
+
+    end = args.index("--") if "--" in args else len(args)
+    alone = {
+        place
+        for place in range(end)
+        if args[place] == "--ray" and not (place + 1 < end and is_address(args[place + 1]))
+    }
+    return [f"--ray={LOCAL}" if place in alone else arg for place, arg in enumerate(args)]
 
 
 def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:

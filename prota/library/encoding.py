@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from prota.library.snapshot import SegmentTokens
 from prota.model import ProTA
 from prota.types import PreparedTokens
 
-__all__ = ["encode_video", "pooled_vectors", "stamp_of", "stored_tokens"]
+__all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]
 
 
 def stamp_of(model: ProTA, name: str) -> ModelStamp:
@@ -54,7 +54,6 @@ def _padded(content: VideoContent, frames: int) -> VideoContent:
     )
 
 
-@torch.inference_mode()
 def encode_video(
     model: ProTA,
     video_id: str,
@@ -62,37 +61,64 @@ def encode_video(
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     batch: int = 64,
 ) -> SegmentBatch:
-    """All segments of what was read of a video. A frame that two segments share goes through the tower once."""
+    """All segments of what was read of a video."""
+    return encode_videos(model, [(video_id, content)], autocast, batch)[0]
+
+
+@torch.inference_mode()
+def encode_videos(
+    model: ProTA,
+    videos: Sequence[tuple[str, VideoContent]],
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    batch: int = 64,
+) -> list[SegmentBatch]:
+    """The same of several videos at once. A frame that two segments share goes through the tower once."""
     tower, device = model.video_encoder.tower, model.logit_scale.device
-    content = _padded(content, model.config.encoder.frames)
-    frames = torch.from_numpy(content.frames)
+    contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
+    frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
     features = []
     with autocast():
         for start in range(0, len(frames), batch):
             pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
             features.append(tower.features(pictures[0]).float())
-        mask = torch.from_numpy(content.mask).to(device)
-        place = torch.from_numpy(content.index).to(device).clamp(min=0)
+        mask = torch.from_numpy(np.concatenate([content.mask for content in contents])).to(device)
+        place = torch.from_numpy(_places(contents)).to(device)
         tokens = model.video_encoder(torch.cat(features)[place], mask)
     items = model.head.prepare_videos(tokens).without_source()
     if items.weight is None:
         raise ValueError("score.bandwidth='batch' weighs tokens anew for every pair: its videos cannot be stored")
+    direction, weight = _stored(items.direction, torch.float16), _stored(items.weight, torch.float32)
+    spread = None if items.spread is None else _stored(items.spread, torch.float16)
+    pooled = _stored(pooled_vectors(items), torch.float32)
+    batches, end = [], 0
+    for (video_id, _), content in zip(videos, contents, strict=True):
+        rows = slice(end, end := end + len(content))
+        batches.append(
+            SegmentBatch(
+                video_id=video_id,
+                start=content.starts,
+                end=content.ends,
+                times=content.times,
+                direction=direction[rows],
+                spread=None if spread is None else spread[rows],
+                weight=weight[rows],
+                mask=content.mask,
+                pooled=pooled[rows],
+                thumbnails=content.thumbnails,
+                first=content.first,
+            )
+        )
+    return batches
 
-    def stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-        return tensor.to(dtype).cpu().numpy()
 
-    return SegmentBatch(
-        video_id=video_id,
-        start=content.starts,
-        end=content.ends,
-        times=content.times,
-        direction=stored(items.direction, torch.float16),
-        spread=None if items.spread is None else stored(items.spread, torch.float16),
-        weight=stored(items.weight, torch.float32),
-        mask=content.mask,
-        pooled=stored(pooled_vectors(items), torch.float32),
-        thumbnails=content.thumbnails,
-    )
+def _places(contents: Sequence[VideoContent]) -> np.ndarray:
+    """[S, M] which of all frames each is; the first of its video, where there is none."""
+    starts = np.cumsum([0, *(len(content.frames) for content in contents[:-1])])
+    return np.concatenate([content.index.clip(min=0) + start for content, start in zip(contents, starts, strict=True)])
+
+
+def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    return tensor.to(dtype).cpu().numpy()
 
 
 def stored_tokens(tokens: SegmentTokens, device: torch.device) -> PreparedTokens:

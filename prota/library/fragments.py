@@ -41,7 +41,10 @@ def write_segments(where: Where, stamp: ModelStamp, videos: Sequence[tuple[Video
         # By the process that wrote: on a file system that several machines share, only its own can be sure of it.
         files = [f"{target}/data/{file.path}" for fragment in fragments for file in fragment.files]
         flush([*files, f"{target}/data", target])
-    told = {video.video_id: {"segments": len(batch), "copied": copied(video)} for video, batch in given}
+    told = [
+        {"video_id": video.video_id, "first": batch.first, "segments": len(batch), "copied": copied(video)}
+        for video, batch in given
+    ]
     return [json.dumps({"fragments": [fragment.to_json() for fragment in fragments], "videos": told})]
 
 
@@ -57,13 +60,17 @@ class Written:
 
     @classmethod
     def read(cls, texts: Iterable[str]) -> Written:
-        """Of what `write_segments` said, in one call or more."""
+        """Of what `write_segments` said, in one call or more; a long video comes in parts."""
         written = cls([], {}, {})
+        parts: set[tuple[str, int]] = set()
         for told in map(json.loads, texts):
-            for video_id, values in told["videos"].items():
-                if video_id in written.lengths:
+            for values in told["videos"]:
+                video_id = values["video_id"]
+                if (video_id, values["first"]) in parts:
                     raise ValueError(f"segments of {video_id} come twice")
-                written.lengths[video_id], written.copies[video_id] = values["segments"], values["copied"]
+                parts.add((video_id, values["first"]))
+                written.lengths[video_id] = written.lengths.get(video_id, 0) + values["segments"]
+                written.copies[video_id] = values["copied"]
             written.fragments.extend(
                 lance.fragment.FragmentMetadata.from_json(json.dumps(values)) for values in told["fragments"]
             )

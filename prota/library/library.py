@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from prota.library.encoding import stamp_of
-from prota.library.indexing import Indexer, IndexOptions, IndexReport
+from prota.library.indexing import Indexer, IndexOptions, IndexReport, WorkMaker
 from prota.library.place import Place, Where
 from prota.library.records import LibraryError
 from prota.library.relevance import Relevance
@@ -52,8 +52,9 @@ class Library:
         report: Callable[[IndexReport], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
         wait: float = 0.0,
+        work: WorkMaker | None = None,
     ) -> IndexReport:
-        """Bring the library up to date with files and folders."""
+        """Bring the library up to date with files and folders; ``work``: by whom, if not by this process."""
         stamp = stamp_of(self.model, self.name)
         given = [paths] if isinstance(paths, str | Path) else list(paths)
         missing = [str(path) for path in given if not Path(path).exists()]
@@ -63,7 +64,7 @@ class Library:
         with Store.open(self.folder, write=True, wait=wait) if exists else Store.create(self.folder, stamp) as store:
             store.check_model(stamp)
             self._searcher = None
-            indexer = Indexer(store, self.model, options, report, should_stop)
+            indexer = Indexer(store, self.model, options, report, should_stop, work=work)
             return indexer.run([Path(path).absolute() for path in given])
 
     @property

@@ -59,7 +59,7 @@ class VideoRecord:
 
 @dataclass(frozen=True)
 class SegmentBatch:
-    """All segments of one video, in their order."""
+    """All segments of one video, in their order, or some that follow each other."""
 
     video_id: str
     start: Floats
@@ -80,6 +80,8 @@ class SegmentBatch:
     """[S, D] fp32, unit vectors: what the candidate stage of a search compares."""
     thumbnails: tuple[bytes, ...]
     """A small JPEG each, of the frame in the middle."""
+    first: int = 0
+    """The number of the first segment that is here."""
 
     def __len__(self) -> int:
         return len(self.start)

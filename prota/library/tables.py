@@ -152,7 +152,7 @@ def segment_rows(batch: SegmentBatch, stamp: ModelStamp) -> pa.RecordBatch:
             raise ValueError(f"segments of {batch.video_id}: {name} is {given}, not {(count, *shape)}")
     columns = {
         "video_id": pa.array([batch.video_id] * count, pa.string()),
-        "index": pa.array(np.arange(count, dtype=np.int32)),
+        "index": pa.array(np.arange(batch.first, batch.first + count, dtype=np.int32)),
         "start": pa.array(np.asarray(batch.start, dtype=np.float32)),
         "end": pa.array(np.asarray(batch.end, dtype=np.float32)),
         "times": fixed_lists(batch.times, np.float32, M),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
-from prota.library.records import LibraryError
+from prota.library.records import LibraryError, VideoRecord
 
 __all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "walk"]
 
@@ -38,6 +38,10 @@ class FoundFile:
     size: int
     modified: int
     """Nanoseconds, as the file system tells."""
+
+    def record(self, video_id: str) -> VideoRecord:
+        """As it is before anyone has opened it."""
+        return VideoRecord(video_id, str(self.path), self.size, self.modified, "indexed")
 
 
 @dataclass(frozen=True)

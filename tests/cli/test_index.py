@@ -1,8 +1,15 @@
-"""What the bar of `prota index` says."""
+"""What the bar of `prota index` says, and what its --ray takes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from prota.cli import app
 from prota.cli.index import progress_note
+from prota.cli.options import with_address
 from prota.library.indexing import IndexReport
 
 
@@ -17,3 +24,25 @@ def test_no_time_is_left_before_the_first_and_after_the_last_file() -> None:
     for done in (0.0, 4_000.0):
         assert "left" not in progress_note(IndexReport(bytes_new=4_000, bytes_done=done), 3.0)
     assert progress_note(IndexReport(), 0.0) == "0.00 h of video, 0.0 x real time, 0:00:00"
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (["v", "--ray"], ["v", "--ray=local"]),
+        (["--ray", "v"], ["--ray=local", "v"]),
+        (["--ray", "-l", "lib", "v"], ["--ray=local", "-l", "lib", "v"]),
+        (["--ray", "auto", "v"], ["--ray", "auto", "v"]),
+        (["v", "--ray", "head:6379"], ["v", "--ray", "head:6379"]),
+        (["--ray=x", "--", "--ray"], ["--ray=x", "--", "--ray"]),
+        (["--ray", "--", "auto"], ["--ray=local", "--", "auto"]),
+    ],
+)
+def test_ray_may_stand_without_an_address(given: list[str], taken: list[str]) -> None:
+    assert with_address(given) == taken
+
+
+def test_what_is_no_address_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["index", str(tmp_path), "--ray=nonsense"])
+    assert isinstance(result.exception, ValueError)
+    assert "--ray nonsense is no address of a cluster" in str(result.exception)

@@ -48,6 +48,26 @@ def test_the_library_is_the_same_as_by_a_commit(tmp_path: Path) -> None:
     assert verify(tmp_path / "workers") == []
 
 
+def test_a_long_video_comes_in_parts_that_anyone_wrote(tmp_path: Path) -> None:
+    whole, record = segments("c", 5), video("c", 5)
+    with Store.open(fill(tmp_path / "plain"), write=True) as store:
+        store.commit([record], [whole])
+    with Store.open(fill(tmp_path / "workers"), write=True) as store:
+        parts = [(record, some(whole, first, end)) for first, end in ((3, 5), (0, 3))]
+        texts = by_workers(store.folder, *([part] for part in parts))
+        with pytest.raises(ValueError, match="5 segments expected, 2 given"):
+            store.adopt([record], texts[:1], {content("c")})
+        store.adopt([record], texts, {content("c")})
+    assert rows_of(tmp_path / "workers") == rows_of(tmp_path / "plain")
+    assert verify(tmp_path / "workers") == []
+
+
+def some(batch: SegmentBatch, first: int, end: int) -> SegmentBatch:
+    """The segments from one number to before another."""
+    values = {name: value[first:end] for name, value in vars(batch).items() if name not in ("video_id", "first")}
+    return replace(batch, first=first, **values)
+
+
 def test_rows_tell_of_the_copy_that_comes_first(tmp_path: Path) -> None:
     copy, plain = video("c", 3, path="/films/0.mp4", modified=5 * 10**17), video("d", 2)
     with Store.open(fill(tmp_path / "plain"), write=True) as store:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prota.library import indexing, upkeep
+from prota.library import indexing, upkeep, working
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
 from prota.library.reading import ReadRequest
@@ -78,6 +78,34 @@ def test_moved_touched_doubled_changed_and_gone(tmp_path: Path, model: ProTA) ->
     assert upkeep.verify(tmp_path / "lib") == []
 
 
+def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path, model: ProTA) -> None:
+    paths = write_clips(tmp_path / "v", "red-left", "blue-top")
+    for name in ("a.mp4", "z.mp4"):
+        shutil.copy(paths["red-left"], tmp_path / "v" / name)
+    report = index(tmp_path / "lib", model, tmp_path / "v", workers=2)
+    assert (report.indexed, report.duplicates, report.found, report.done) == (2, 2, 4, 4)
+    assert report.bytes_done == pytest.approx(report.bytes_new)
+    assert set(records(tmp_path / "lib")) == {"red-left.mp4", "blue-top.mp4", "a.mp4", "z.mp4"}
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 2
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexing, "_COMMIT_VIDEOS", 1)
+    paths = write_clips(tmp_path / "v", "red-left")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    # When the old content is looked at, its segments may have left with the name they had.
+    (tmp_path / "v" / "z").mkdir()
+    paths["red-left"].rename(tmp_path / "v" / "z" / "moved.mp4")
+    write_colour_clip(paths["red-left"], "blue", "top")
+    write_clips(tmp_path / "v", "white-top", "black-top")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 4
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
 def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) -> None:
     paths = write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
@@ -121,7 +149,7 @@ def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: py
     write_colour_clip(tmp_path / "v" / "long.mp4", "red", "left", frames=150)
     plan = SegmentPlan(frames=4, fps=4.0)
     whole = Library.open(tmp_path / "whole", model).index(tmp_path / "v", IndexOptions(plan))
-    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=7))
+    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=7))
     parts = Library.open(tmp_path / "parts", model).index(tmp_path / "v", IndexOptions(plan))
     assert whole.segments == parts.segments > 20
     tables = []
@@ -163,13 +191,13 @@ import sys
 import time
 import torch
 torch.set_num_threads(1)
-from prota.library import indexing
+from prota.library import indexing, working
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from tests.library.worlds import toy_model
 indexing._COMMIT_VIDEOS = 2
-encode = indexing.encode_video
+encode = working.encode_video
 
 
 def slowly(model, video_id, *rest):
@@ -178,7 +206,7 @@ def slowly(model, video_id, *rest):
     return encode(model, video_id, *rest)
 
 
-indexing.encode_video = slowly
+working.encode_video = slowly
 Library.open(sys.argv[1], toy_model()).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
 print("done", flush=True)
 """
@@ -218,7 +246,7 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
     write_colour_clip(tmp_path / "v" / "a-long-one.mp4", "red", "left", frames=150)
     (tmp_path / "v" / "broken.mp4").write_bytes(b"not a video at all")
     (tmp_path / "v" / "nowhere.mp4").symlink_to(tmp_path / "gone.mp4")
-    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=7))
+    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=7))
     seen: list[tuple[int, int, int, float]] = []
 
     def note(now: IndexReport) -> None:
@@ -250,7 +278,7 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     data[place : place + 400] = bytes(400)
     path.write_bytes(bytes(data))
     write_clips(tmp_path / "v", "red-left")
-    monkeypatch.setattr(indexing, "ReadRequest", partial(ReadRequest, count=3))
+    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=3))
     options = IndexOptions(SegmentPlan(frames=4, fps=4.0))
     amounts: list[float] = []
     report = Library.open(tmp_path / "lib", model).index(

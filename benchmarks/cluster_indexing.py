@@ -1,0 +1,238 @@
+"""Indexing on a Ray cluster: what it costs beside the plain path, what a second worker brings, and what deaths cost.
+
+    python benchmarks/cluster_indexing.py speed FOLDER [--clips 64] [--rounds 3] [--model toy]
+    python benchmarks/cluster_indexing.py faults FOLDER [--clips 200] [--library s3://…]
+
+FOLDER gets the clips and the libraries. `speed` makes a library from nothing in turns: plainly with one decoder
+process, on a cluster of this machine with one decoder and one encoder, and with two of each; one thread everywhere. It
+tells seconds in all, and the clips per second between the first result and the last, which is what remains of the
+difference when there are many. `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node,
+and counts what was encoded in vain: the segments of fragments that nobody names. The library must verify, and equal the
+plain one.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import argparse
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import ray
+import torch
+from lance.file import LanceFileReader
+from ray.cluster_utils import Cluster
+
+from prota.cluster.indexing import RayWork
+from prota.config import Config
+from prota.library import upkeep
+from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.library import Library
+from prota.library.place import Place
+from prota.library.segments import SegmentPlan
+from prota.library.store import Store
+from prota.model import ProTA
+
+STORE_BYTES = 3 * 10**8
+
+
+def write_clips(folder: Path, count: int, seconds: int, side: int) -> None:
+    """Moving noise, so that a decoder has something to do; each clip has its own."""
+    import av
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        path = folder / f"{number:04d}.mp4"
+        if path.exists():
+            continue
+        picture = np.random.default_rng(number).integers(0, 255, (side // 8, side // 8, 3), dtype=np.uint8)
+        picture = np.kron(picture, np.ones((8, 8, 1), dtype=np.uint8))
+        with av.open(str(folder / "new.mp4"), "w") as file:
+            stream = file.add_stream("libx264", rate=10, options={"crf": "30", "preset": "ultrafast"})
+            stream.width, stream.height, stream.pix_fmt = side, side, "yuv420p"
+            for shift in range(10 * seconds):
+                frame = av.VideoFrame.from_ndarray(np.roll(picture, 2 * shift, axis=1), format="rgb24")
+                file.mux(stream.encode(frame))
+            file.mux(stream.encode(None))
+        (folder / "new.mp4").rename(path)
+
+
+def model_called(name: str) -> ProTA:
+    if name != "toy":
+        return ProTA.from_pretrained(name).eval()
+    torch.manual_seed(0)
+    return ProTA.from_config(Config.build("prota", "toy", ["encoder.frames=4"])).eval()
+
+
+@contextmanager
+def cluster_of(*cores: int) -> Iterator[tuple[Cluster, list[Any]]]:
+    """A node for each number of cores, on this machine; this process belongs to the first."""
+    given = {"object_store_memory": STORE_BYTES}
+    cluster = Cluster(True, head_node_args={"num_cpus": cores[0], "include_dashboard": False, **given})
+    try:
+        nodes = [cluster.add_node(num_cpus=count, **given) for count in cores[1:]]
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster, nodes
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@dataclass
+class Watch:
+    """When results came."""
+
+    seen: list[tuple[float, int]] = field(default_factory=list)
+
+    def __call__(self, report: IndexReport) -> None:
+        if not self.seen or report.done != self.seen[-1][1]:
+            self.seen.append((time.perf_counter(), report.done))
+
+    @property
+    def rate(self) -> float:
+        """Clips a second between the first result and the last."""
+        arrived = [(when, done) for when, done in self.seen if done]
+        (start, first), (end, last) = arrived[0], arrived[-1]
+        return (last - first) / max(1e-9, end - start)
+
+
+def measured(model: ProTA, clips: Path, folder: Path, work: Any = None) -> tuple[float, float]:
+    """Seconds in all, and clips a second once the first is done."""
+    shutil.rmtree(folder, ignore_errors=True)
+    watch, started = Watch(), time.perf_counter()
+    options = IndexOptions(SegmentPlan(model.config.encoder.frames), workers=1)
+    report = Library.open(folder, model).index(clips, options, watch, work=work)
+    assert report.finished, report
+    assert not report.bad, report.bad
+    return time.perf_counter() - started, watch.rate
+
+
+def speed(options: argparse.Namespace) -> None:
+    clips, model = options.folder / "clips", model_called(options.model)
+    write_clips(clips, options.clips, 6, 256)
+    ways: dict[str, list[tuple[float, float]]] = {"plain": [], "Ray, 1 + 1": [], "Ray, 2 + 2": []}
+    for _ in range(options.rounds):
+        ways["plain"].append(measured(model, clips, options.folder / "library"))
+        for count in (1, 2):
+            with cluster_of(2 * count):
+                work = partial(RayWork, decoders=count, encoders=count)
+                ways[f"Ray, {count} + {count}"].append(measured(model, clips, options.folder / "library", work))
+    print(
+        f"{options.clips} clips, {options.rounds} rounds in turns, model {options.model}, {os.cpu_count()} cores, load"
+    )
+    for name, times in ways.items():
+        walls, rates = zip(*times, strict=True)
+        print(f"{name:12s} {np.median(walls):7.1f} s, {np.median(rates):6.2f} clips/s once it runs; all {times}")
+    plain, one, two = (float(np.median([rate for _, rate in times])) for times in ways.values())
+    print(f"one worker on Ray is at {one / plain:.2f} of the plain rate; two are at {two / one:.2f} of one")
+
+
+def encoders(node: Any) -> list[int]:
+    """Processes of a node that encode."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            # The name is in brackets and may hold anything.
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == raylet and "Encoder" in (process / "cmdline").read_text():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+class Faults:
+    """Kills a node's encoder when a third of the clips is done, and the node when two thirds are."""
+
+    def __init__(self, cluster: Cluster, node: Any, clips: int) -> None:
+        self.cluster, self.node, self.clips, self.killed = cluster, node, clips, 0
+        self.started = time.perf_counter()
+
+    def __call__(self, report: IndexReport) -> None:
+        if not self.killed and report.indexed >= self.clips / 3 and (found := encoders(self.node)):
+            os.kill(found[0], signal.SIGKILL)
+            self.killed = 1
+            self.tell(f"{report.indexed} clips indexed: an encoder killed")
+        if self.killed and self.node is not None and report.indexed >= 2 * self.clips / 3:
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = None
+            self.tell(f"{report.indexed} clips indexed: a node killed")
+
+    def tell(self, what: str) -> None:
+        print(f"{time.perf_counter() - self.started:6.1f} s: {what}", flush=True)
+
+
+def contents(library: str) -> dict[tuple[str, int], str]:
+    """All that is stored of each segment."""
+    with Store.open(Place.of(library)) as store:
+        rows = store.segments(store.columns).drop_columns("row").to_pylist()
+    found = {(row["video_id"], row["index"]): repr(row) for row in rows}
+    assert len(found) == len(rows), "segments are doubled"
+    return found
+
+
+def in_vain(library: str) -> tuple[int, int]:
+    """Fragments that workers wrote and nobody adopted, and their rows."""
+    place = Place.of(library)
+    dataset = lance.dataset(place.dataset("segments"), storage_options=place.options)
+    versions = (dataset.checkout_version(version["version"]) for version in dataset.versions())
+    named = {file.path for version in versions for one in version.get_fragments() for file in one.data_files()}
+    written = {path.name for path in Path(place.dataset("segments"), "data").iterdir()}
+    orphans = written - named
+    rows = sum(LanceFileReader(f"{place.dataset('segments')}/data/{name}").metadata().num_rows for name in orphans)
+    return len(orphans), rows
+
+
+def faults(options: argparse.Namespace) -> None:
+    clips, model = options.folder / "small", model_called("toy")
+    write_clips(clips, options.clips, 2, 64)
+    plan = IndexOptions(SegmentPlan(model.config.encoder.frames))
+    library = options.library or str(options.folder / "together")
+    for folder in ("together", "alone"):
+        shutil.rmtree(options.folder / folder, ignore_errors=True)
+    with cluster_of(2, 2) as (cluster, [node]):
+        deaths = Faults(cluster, node, options.clips)
+        report = Library.open(library, model).index(clips, plan, deaths, work=partial(RayWork, encoders=2))
+        deaths.tell(f"{report.indexed} clips indexed, {report.segments} segments, {len(report.bad)} bad: done")
+    assert deaths.killed, "no encoder was killed"
+    assert deaths.node is None, "no node was killed"
+    print("verify:", upkeep.verify(library) or "nothing wrong")
+    if options.library is None:
+        print("encoded in vain: {} fragments with {} segments".format(*in_vain(library)))
+    again = Library.open(library, model).index(clips, plan)
+    print(f"indexed again: {again.indexed} new, {again.unchanged} unchanged")
+    Library.open(options.folder / "alone", model).index(clips, plan)
+    alone = contents(str(options.folder / "alone"))
+    print(f"equal to the plain library of {len(alone)} segments, bit for bit:", alone == contents(library))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("speed", "faults"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--clips", type=int, default=0, help="default: 64 for speed, 200 for faults")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--model", default="toy", help="for speed: toy, or what prota index --model takes")
+    parser.add_argument("--library", help="for faults: where, if not in the folder; it must be empty")
+    options = parser.parse_args()
+    options.clips = options.clips or {"speed": 64, "faults": 200}[options.what]
+    torch.set_num_threads(1)
+    {"speed": speed, "faults": faults}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

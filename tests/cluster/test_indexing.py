@@ -1,0 +1,242 @@
+"""Indexing on a small cluster: the same library as on one machine, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from prota.cluster import indexing
+from prota.cluster.indexing import RayWork
+from prota.cluster.stages import Reading, Result
+from prota.library import upkeep
+from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.library import Library
+from prota.library.records import LibraryError
+from prota.library.segments import SegmentPlan
+from prota.library.store import Store
+from prota.library.walk import FoundFile
+from prota.model import ProTA
+from tests.library.worlds import toy_model, write_clips
+from tests.small_world import COLOURS, SIDES, write_colour_clip
+
+# Half a second a segment: 64 of them, which is a part, are soon together.
+OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=60)
+NODE = {"num_cpus": 2, "object_store_memory": 2 * 10**8}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes of one machine; this process belongs to the first."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model() -> ProTA:
+    return toy_model()
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short ones, a long one, copies of one under lower and higher names, and two that are broken."""
+    folder = tmp_path_factory.mktemp("clips")
+    paths = write_clips(folder, *(f"{colour}-{side}" for colour in list(COLOURS)[:4] for side in SIDES))
+    write_colour_clip(folder / "long.mp4", "white", "top", frames=230)
+    for name in ("a-copy.mp4", "z-copy.mp4"):
+        shutil.copy(paths["red-left"], folder / name)
+    (folder / "broken.mp4").write_bytes(b"not a video at all")
+    (folder / "empty.mp4").touch()
+    return folder
+
+
+def index(folder: Path, model: ProTA, clips: Path, **given: Any) -> IndexReport:
+    return Library.open(folder, model).index(clips, OPTIONS, **given)
+
+
+def rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """All that is stored of each segment."""
+    with Store.open(folder) as store:
+        table = store.segments(store.columns).drop_columns("row").to_pylist()
+    found = {(row["video_id"], row["index"]): row for row in table}
+    assert len(found) == len(table), "segments are doubled"
+    return found
+
+
+def records(folder: Path) -> list[Any]:
+    with Store.open(folder) as store:
+        return store.videos()
+
+
+def same(one: dict[tuple[str, int], dict[str, Any]], other: dict[tuple[str, int], dict[str, Any]]) -> bool:
+    """Whether two libraries hold the same to the last bit; a time that is none equals another."""
+    return {key: repr(row) for key, row in one.items()} == {key: repr(row) for key, row in other.items()}
+
+
+def workers(node: Any) -> dict[int, str]:
+    """Processes that a node started for work, and what they call themselves."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    found = {}
+    for process in Path("/proc").iterdir():
+        try:
+            # The name is in brackets and may hold anything.
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == raylet:
+                found[int(process.name)] = (process / "cmdline").read_text().strip("\0")
+        except (OSError, ValueError):
+            continue
+    return {number: name for number, name in found.items() if name.startswith("ray::")}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -> tuple[Path, IndexReport]:
+    """The library of a single machine."""
+    folder = tmp_path_factory.mktemp("alone") / "lib"
+    return folder, index(folder, model, clips)
+
+
+def test_the_library_is_that_of_a_single_machine(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    folder, report = alone
+    together = index(tmp_path / "together", model, clips, work=partial(RayWork, encoders=1))
+    assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}
+    assert together.seconds == pytest.approx(report.seconds)
+    assert together.bytes_done == pytest.approx(report.bytes_done)
+    assert replace(together, seconds=report.seconds, bytes_done=report.bytes_done) == report
+    assert together.finished
+    assert records(folder) == records(tmp_path / "together")
+    assert same(rows(folder), rows(tmp_path / "together"))
+    assert max(number for _, number in rows(tmp_path / "together")) > 64, "a video has to come in parts"
+    assert upkeep.verify(tmp_path / "together") == []
+    # What is known by its date is not looked at, so nobody is asked to do anything.
+    again = index(tmp_path / "together", model, clips, work=RayWork)
+    assert (again.unchanged, again.indexed, again.bytes_new) == (21, 0, 0)
+
+
+class Faults:
+    """Kills an encoder of a node when some files are done, and the whole node when some more are."""
+
+    def __init__(self, cluster: Cluster, node: Any, killing: int, leaving: int) -> None:
+        self.cluster, self.node, self.killing, self.leaving = cluster, node, killing, leaving
+        self.killed: list[str] = []
+
+    def __call__(self, report: IndexReport) -> None:
+        if not self.killed and report.indexed >= self.killing:
+            for number, name in workers(self.node).items():
+                if "Encoder" in name or "read_files" in name:
+                    os.kill(number, signal.SIGKILL)
+                    self.killed.append(name)
+        if self.node is not None and report.indexed >= self.leaving:
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.node = None
+
+
+def test_a_worker_dies_and_then_a_machine(
+    tmp_path: Path,
+    cluster: Cluster,
+    model: ProTA,
+    clips: Path,
+    alone: tuple[Path, IndexReport],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(indexing, "TASK_FILES", 1)
+    node = cluster.add_node(**NODE)
+    faults = Faults(cluster, node, 2, 6)
+    report = index(tmp_path / "lib", model, clips, report=faults, work=partial(RayWork, encoders=2))
+    assert faults.killed
+    assert faults.node is None
+    assert (report.indexed, report.duplicates, len(report.bad)) == (17, 2, 2)
+    assert upkeep.verify(tmp_path / "lib") == []
+    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_a_run_that_was_stopped_is_continued_by_anyone(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+) -> None:
+    done: list[int] = []
+    first = index(
+        tmp_path / "lib", model, clips,
+        report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
+    )  # fmt: skip
+    assert not first.finished
+    assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
+    assert 0 < first.indexed < 17
+    assert upkeep.verify(tmp_path / "lib") == []
+    second = index(tmp_path / "lib", model, clips)
+    assert first.indexed + second.indexed == 17, "what was finished is not done again"
+    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+
+
+def test_silence_after_a_loss_ends_the_run(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        def __init__(self, dataset: Any) -> None:
+            self.stopped = False
+
+        def next(self, seconds: float) -> list[Any]:
+            return []
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    seen = iter([2, 2, 2, 1])
+    monkeypatch.setattr(indexing, "_Pulling", Silent)
+    monkeypatch.setattr(indexing, "_machines", lambda: next(seen))
+    monkeypatch.setattr(indexing, "LOST", 0.0)
+    with pytest.raises(RuntimeError, match="a machine of the cluster was lost"):
+        index(tmp_path / "lib", model, clips, work=RayWork)
+    assert next(seen, None) is None, "all looked at"
+
+
+def test_a_file_that_one_machine_does_not_see(
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends: there may be thousands, and they are not bad. One that has gone everywhere is."""
+    found = FoundFile(clips / "red-left.mp4", 1, 1)
+    gone = FoundFile(clips / "gone.mp4", 1, 1)
+
+    def results(work: RayWork, files: Any, books: Any) -> Iterator[list[Result]]:
+        yield [Result(Reading(gone, error=f"{gone.path}: cannot be read", missing="elsewhere"))]
+        yield [Result(Reading(found, error="cannot be read", missing="elsewhere"))]
+
+    monkeypatch.setattr(RayWork, "_results", results)
+    reports: list[IndexReport] = []
+    with pytest.raises(LibraryError, match=r"machine elsewhere does not see .*red-left.mp4: videos must lie where"):
+        index(tmp_path / "lib", model, clips, report=reports.append, work=RayWork)
+    assert reports[-1].bad == {str(gone.path): "cannot be read"}
+    with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
+        index(tmp_path / "lib", model, clips, work=partial(RayWork, device="cuda"))
+
+
+def test_tasks_have_a_few_files_or_one_that_is_large() -> None:
+    sizes = [1] * 20 + [2**40, 2**40, 1]
+    files = [FoundFile(Path(str(number)), size, 0) for number, size in enumerate(sizes)]
+    tasks = list(indexing._tasks(files))
+    assert [len(task) for task in tasks] == [8, 8, 4, 1, 1, 1]
+    assert [found for task in tasks for found in task] == files
+    assert list(indexing._tasks([])) == []
+
+
+def test_what_went_wrong_is_told_in_the_words_of_who_knew() -> None:
+    outer = RuntimeError("a task failed")
+    outer.__cause__ = LibraryError("machine x does not see the library")
+    assert str(indexing._explained(outer)) == "machine x does not see the library"
+    assert isinstance(indexing._explained(outer), LibraryError)
+    outer.__cause__ = MemoryError("no memory\nat all")
+    assert str(indexing._explained(outer)) == ("the cluster failed: no memory; the same command goes on from there")

@@ -1,0 +1,37 @@
+"""Addresses of clusters, and what is said where there is none."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from prota.cluster import ray as finding
+from prota.cluster.ray import check, connect, is_address
+
+
+@pytest.mark.parametrize("text", ["local", "auto", "head:6379", "10.0.0.1:6379", "[::1]:6379", "my-host.example:1"])
+def test_addresses(text: str) -> None:
+    assert is_address(text)
+
+
+@pytest.mark.parametrize("text", ["", "videos", "/mnt/films", "ray://head:10001", "host:", ":6379", "a b:1"])
+def test_no_addresses(text: str) -> None:
+    assert not is_address(text)
+    with pytest.raises(ValueError, match="no address of a cluster: give host:port, auto, or nothing to start one"):
+        check(text)
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeError, match=r"pip install 'prota\[ray\]'"), connect():
+        pass
+
+
+def test_where_nobody_answers_it_says_so_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(RuntimeError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+        check(f"127.0.0.1:{port}")
+    with pytest.raises(RuntimeError, match="no Ray cluster answers"):
+        check("127.0.0.1:99999")

@@ -1,0 +1,32 @@
+"""Several videos encoded at once are what each is alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from prota.library.encoding import encode_video, encode_videos
+from prota.library.reading import ReadRequest, read_video
+from prota.library.segments import SegmentPlan
+from tests.library.worlds import toy_model, write_clips
+from tests.small_world import write_colour_clip
+
+
+def test_videos_encoded_together_are_what_they_are_alone(tmp_path: Path) -> None:
+    model = toy_model()
+    paths = write_clips(tmp_path, "red-left", "blue-top")
+    write_colour_clip(tmp_path / "long.mp4", "pink", "left", frames=60)
+    plan = SegmentPlan(frames=3, fps=2.0)
+    contents = [read_video(ReadRequest(path, plan, 32)) for path in (*paths.values(), tmp_path / "long.mp4")]
+    contents.append(read_video(ReadRequest(tmp_path / "long.mp4", plan, 32, first=5)))
+    together = encode_videos(model, [(str(number), content) for number, content in enumerate(contents)], batch=7)
+    assert [batch.first for batch in together] == [0, 0, 0, 5]
+    for number, (content, batch) in enumerate(zip(contents, together, strict=True)):
+        alone = encode_video(model, str(number), content)
+        assert (batch.video_id, len(batch), batch.thumbnails) == (alone.video_id, len(content), alone.thumbnails)
+        for name in ("start", "end", "times", "mask"):
+            np.testing.assert_array_equal(getattr(batch, name), getattr(alone, name))
+        # Matrices of another size may be summed in another order: the last bit of half precision.
+        for name in ("direction", "spread", "weight", "pooled"):
+            np.testing.assert_allclose(getattr(batch, name), getattr(alone, name), rtol=2e-3, atol=1e-3)

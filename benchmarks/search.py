@@ -35,8 +35,8 @@ import torch
 from prota.config import Config
 from prota.library import upkeep
 from prota.library.encoding import pooled_vectors, stored_tokens
+from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
-from prota.library.search import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.store import FRAGMENT_ROWS, Store
 from prota.library.tables import segment_rows
 from prota.scoring.score import ScoreHead

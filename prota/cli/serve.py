@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName
+from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress
 
 __all__ = ["serve"]
 
@@ -36,11 +36,22 @@ def serve(
     max_upload: Annotated[int, typer.Option(min=1, help="megabytes of an uploaded clip or picture")] = 64,
     model: ModelName = None,
     device: Device = "auto",
+    ray: RayAddress = None,
+    shards: Annotated[int, typer.Option(min=0, help="with --ray: parts of the library; 0: by its size")] = 0,
+    deadline: Annotated[
+        float | None, typer.Option(min=0.01, help="with --ray: seconds that a part may take to answer; default: 5")
+    ] = None,
 ) -> None:
     """Search a library in a browser: a page, and an API that is described at /docs."""
     missing = [module for module in ("fastapi", "uvicorn", "python_multipart") if find_spec(module) is None]
     if missing:
         raise RuntimeError(f"serving needs {', '.join(missing)}: pip install 'prota[serve]'")
+    if ray is not None:
+        from prota.cluster.ray import check
+
+        check(ray)
+    elif shards or deadline is not None:
+        raise typer.BadParameter("--shards and --deadline are about a library on a cluster: give --ray too")
     from prota.server.options import ServerOptions, is_loopback
 
     folders = [folder for folder in allow or [] if not folder.is_dir()]
@@ -51,10 +62,19 @@ def serve(
     try:
         options = ServerOptions(
             host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
-            device=device, max_upload=max_upload * 2**20,
+            device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
+            deadline=ServerOptions.deadline if deadline is None else deadline,
         )  # fmt: skip
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     from prota.server.running import run
 
-    run(library, options)
+    if ray is None:
+        run(library, options)
+        return
+    from prota.cluster.ray import connect
+
+    with connect(ray) as dashboard:
+        if dashboard:
+            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+        run(library, options)

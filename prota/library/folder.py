@@ -197,15 +197,17 @@ def write_head(place: Place, head: Head) -> Head:
     return replace(head, read=place.write("head.json", json.dumps(head.to_json()), head.read))
 
 
-def open_at_head(place: Place) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
-    """The head with its two datasets, videos and segments, just as it names them."""
-    head = read_head(place)
+def open_at_head(place: Place, at: Head | None = None) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
+    """The head, or one of before, with its two datasets, videos and segments, just as it names them."""
+    head = at or read_head(place)
     while True:
         try:
             return head, dataset(place, "videos", head.videos), dataset(place, "segments", head.segments)
         except LibraryError:
             raise
         except (ValueError, OSError) as error:
+            if at is not None:
+                raise LibraryError(f"{place} no longer has its version {at.version} ({short(error)})") from error
             # A writer may have gone on, and cleaned up behind itself, since the head was read.
             newer = read_head(place)
             if newer == head:

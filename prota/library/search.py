@@ -11,22 +11,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from prota.library.encoding import pooled_vectors, stored_tokens
+from prota.library.encoding import stored_tokens
+from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, RowFinder, without_file
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.relevance import Relevance, query_uncertainty
 from prota.library.store import Store
 from prota.model import ProTA
-from prota.scoring.search import search
 from prota.types import Explanation, PreparedTokens
 
-__all__ = ["Hit", "Query", "Searcher", "clean_query"]
+__all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query"]
 
-# Up to here every segment is scored; beyond, a candidate stage comes first.
-EXACT_SEGMENTS = 20_000
-CANDIDATES = 500
-# Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
-FILTERED_CANDIDATES = 1500
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
 # Some 25 MB of tokens at M = 12, D = 512.
@@ -55,6 +50,14 @@ class Query:
 
 
 @dataclass(frozen=True)
+class BestSegments:
+    """Enough segments for the best moments of a query, best first."""
+
+    segments: list[ScoredSegment]
+    coverage: Coverage
+
+
+@dataclass(frozen=True)
 class Hit:
     """A moment that a search found."""
 
@@ -75,12 +78,6 @@ def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor
     return values[place : place + 1][:, real]
 
 
-def _there(rows: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without the places that nothing was left for."""
-    there = np.isfinite(scores)
-    return rows[there], scores[there]
-
-
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
     if query.like is None or query.like[0] != video_id:
         return False
@@ -88,7 +85,7 @@ def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
 
 
 class Searcher:
-    """Searches one library with the model that made it; tokens that were read once stay in memory."""
+    """Searches one library with the model that made it."""
 
     def __init__(
         self,
@@ -97,8 +94,10 @@ class Searcher:
         exact_segments: int = EXACT_SEGMENTS,
         relevance: Relevance | None = None,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+        finder: Finder | None = None,
     ) -> None:
-        self.store, self.model, self.exact_segments, self.autocast = store, model, exact_segments, autocast
+        """``finder``: default, one in this process, which scores all of up to ``exact_segments``."""
+        self.store, self.model, self.autocast = store, model, autocast
         self.device, self.relevance = model.logit_scale.device, relevance
         videos = store.videos()
         self._records: dict[str, VideoRecord] = {}
@@ -106,8 +105,7 @@ class Searcher:
             # The same content may lie at several paths: one that is there speaks for it.
             if record.state == "indexed":
                 self._records.setdefault(record.video_id, record)
-        self._some_gone = any(record.state == "gone" for record in videos)
-        self._tokens: PreparedTokens | None = None
+        self.finder = finder or RowFinder(store, model.head, self.device, without_file(videos), exact_segments)
         self._background: PreparedTokens | None = None
 
     def encode(self, text: str) -> Query:
@@ -128,18 +126,18 @@ class Searcher:
     def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
         """The k best moments, best first."""
         query = self.encode(query) if isinstance(query, str) else query
-        return self.moments(query, self.best_segments([query], k, where, exact)[0], k)
+        return self.moments(query, self.best_segments([query], k, where, exact)[0].segments, k)
 
     def best_segments(
         self, queries: Sequence[Query], k: int = 10, where: str | None = None, exact: bool = False
-    ) -> list[list[ScoredSegment]]:
-        """Enough segments for the k best moments of each query, best first; several are scored in one pass."""
+    ) -> list[BestSegments]:
+        """Enough segments for the k best moments of each query; several are scored in one pass."""
         if k < 1:
             raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
         tokens = PreparedTokens.cat([query.tokens for query in queries])
-        found = []
-        best = self._segments(tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
-        for query, (rows, scores) in zip(queries, best, strict=True):
+        best = []
+        found = self.finder.find(tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
+        for query, (rows, scores) in zip(queries, found.ranked, strict=True):
             table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
             columns = zip(table["video_id"], table["start"], table["end"], strict=True)
             segments = [
@@ -147,8 +145,8 @@ class Searcher:
                 for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
                 if video_id in self._records and not _itself(query, video_id, start, end)
             ]
-            found.append(segments)
-        return found
+            best.append(BestSegments(segments, found.coverage))
+        return best
 
     def moments(self, query: Query, segments: Sequence[ScoredSegment], k: int) -> list[Hit]:
         """The k best moments of a query's best segments."""
@@ -172,47 +170,9 @@ class Searcher:
         least = 0.0 if self.relevance is None else self.relevance.fit.cutoff
         return [hit for hit in hits if hit.relevance is None or hit.relevance >= least]
 
-    def _segments(
-        self, tokens: PreparedTokens, count: int, where: str | None, exact: bool
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each query the rows of the best segments and their scores, best first."""
-        total = self.store.count()
-        if total == 0:
-            return [(np.zeros(0, dtype=np.int64), np.zeros(0))] * len(tokens)
-        if not exact and total > self.exact_segments:
-            return [self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))]
-        scores, places = search(self.model.head, tokens, self._all_tokens(), count, self._allowed(total, where))
-        return [_there(*found) for found in zip(places.cpu().numpy(), scores.cpu().numpy(), strict=True)]
-
-    def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> tuple[np.ndarray, np.ndarray]:
-        """The best of the segments that are nearest to one query by their pooled vectors."""
-        vector = pooled_vectors(tokens)[0].cpu().numpy()
-        number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
-        candidates = np.asarray(self.store.nearest(vector, number, where), dtype=np.int64)
-        if not len(candidates):
-            return np.zeros(0, dtype=np.int64), np.zeros(0)
-        some = stored_tokens(self.store.tokens(candidates.tolist()), self.device)
-        scores, places = search(self.model.head, tokens, some, count)
-        return _there(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
-
-    def _allowed(self, total: int, where: str | None) -> torch.Tensor | None:
-        """Rows that fit a filter and whose file is there; None: all."""
-        if not where and not self._some_gone:
-            return None
-        table = self.store.segments(["row", "video_id"], where).to_pydict()
-        rows = [row for row, video_id in zip(table["row"], table["video_id"], strict=True) if video_id in self._records]
-        allowed = torch.zeros(total, dtype=torch.bool)
-        allowed[torch.tensor(rows, dtype=torch.long)] = True
-        return allowed.to(self.device)
-
     def warm(self) -> None:
         """Read what every search will need, before the first."""
-        self._all_tokens()
-
-    def _all_tokens(self) -> PreparedTokens:
-        if self._tokens is None:
-            self._tokens = stored_tokens(self.store.tokens(), self.device)
-        return self._tokens
+        self.finder.warm()
 
     @torch.inference_mode()
     def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
@@ -241,9 +201,8 @@ class Searcher:
         if not moments:
             return []
         rows = [moment.row for moment in moments]
-        tokens = stored_tokens(self.store.tokens(rows), self.device) if self._tokens is None else self._tokens[rows]
         hits = []
-        frames = self.model.head.best_frames(query.tokens, tokens).tolist()
+        frames = self.model.head.best_frames(query.tokens, self.finder.tokens(rows)).tolist()
         for moment, times, best in zip(moments, self._times(rows), frames, strict=True):
             best_time = times[min(best, len(times) - 1)]
             record = self._records[moment.video_id]

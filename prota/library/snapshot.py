@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from prota.library.folder import open_at_head
+from prota.library.folder import Head, open_at_head
 from prota.library.place import Place
 from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
@@ -42,17 +42,23 @@ class SegmentTokens:
 class Snapshot:
     """One version of a library, to be read."""
 
-    def __init__(self, folder: Place, stamp: ModelStamp) -> None:
+    def __init__(self, folder: Place, stamp: ModelStamp, at: Head | None = None) -> None:
+        """The present version, or one of before, if nobody has cleaned that up yet."""
         self.folder = folder
         self.stamp = stamp
         self._schema = segment_schema(stamp)
-        self._see()
+        self._see(at)
 
-    def _see(self) -> None:
-        """Look at the library as its head says it is now."""
-        self._head, self._videos, self._segments = open_at_head(self.folder)
+    def _see(self, at: Head | None = None) -> None:
+        """Look at the library as its head says it is now, or as it was."""
+        self._head, self._videos, self._segments = open_at_head(self.folder, at)
         self._known: Catalogue | None = None
         self._addresses: Any = None
+
+    @property
+    def head(self) -> Head:
+        """What is seen of the library; others can open the same by it."""
+        return self._head
 
     @property
     def version(self) -> int:
@@ -95,10 +101,15 @@ class Snapshot:
         return int(self._segments.count_rows())
 
     def segments(
-        self, columns: Sequence[str] | None = None, where: str | None = None, rows: Rows | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        rows: Rows | None = None,
+        within: range | None = None,
     ) -> pa.Table:
         """Columns of all segments, of those that fit an SQL filter, or of some rows in the order given; and `row`.
 
+        `within`: neighbouring rows that a filter keeps to.
         Without `columns` it gives those that a filter can use: video_id, index, start, end and what segments repeat of
         the first path of their video. `modified` is a time in UTC there.
         """
@@ -111,25 +122,27 @@ class Snapshot:
             numbers = np.asarray(rows, dtype=np.int64)
             return self._take(names, numbers).append_column("row", pa.array(numbers))
         with self._reading(where):
-            table = self._segments.to_table(columns=names, filter=where, with_row_id=True)
+            limited = self._limited(where, within)
+            table = self._segments.to_table(columns=names, filter=limited, with_row_id=True)
         numbers = self._numbers(table.column("_rowid"))
         return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
 
     def tokens(self, rows: Rows | None = None) -> SegmentTokens:
-        """The tokens of these rows in the order given, or of all."""
+        """The tokens of these rows in the order given, or of all. A range of neighbours is read in one go."""
         M, D = self.stamp.frames, self.stamp.width
         shapes = {"direction": (M, D), "spread": (M, D), "weight": (M,), "mask": (M,)}
         if not self.stamp.spread:
             del shapes["spread"]
-        if rows is not None:
-            table = self._take(list(shapes), rows)
+        within = range(self.count()) if rows is None else rows
+        if not isinstance(within, range) or within.step != 1:
+            table = self._take(list(shapes), within)
             arrays = {name: block(table, name, *shape) for name, shape in shapes.items()}
         else:
             kinds = {"direction": np.float16, "spread": np.float16, "weight": np.float32, "mask": np.uint8}
-            arrays = {name: np.empty((self.count(), *shape), kinds[name]) for name, shape in shapes.items()}
+            arrays = {name: np.empty((len(within), *shape), kinds[name]) for name, shape in shapes.items()}
             filled = 0
             # Batch by batch into their place: all at once would need the memory twice.
-            for batch in self.batches(list(shapes)):
+            for batch in self.batches(list(shapes), within=within):
                 for name, shape in shapes.items():
                     arrays[name][filled : filled + batch.num_rows] = block(batch, name, *shape)
                 filled += batch.num_rows
@@ -140,32 +153,52 @@ class Snapshot:
         """The small pictures of these rows, as JPEG files."""
         return list(self._take(["thumbnail"], rows).column("thumbnail").to_pylist())
 
-    def batches(self, columns: Sequence[str], of: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """All segments, or those of some contents, in the order of their rows, some at a time."""
-        where = None if of is None else one_of("video_id", of)
+    def batches(
+        self, columns: Sequence[str], of: Collection[str] | None = None, within: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All segments, those of some contents or neighbours, in the order of their rows, some at a time."""
+        some: dict[str, Any] = {} if of is None else {"filter": one_of("video_id", of)}
+        if within is not None:
+            some |= {"offset": within.start, "limit": len(within)}
         with self._reading():
-            yield from self._segments.to_batches(columns=list(columns), filter=where, batch_size=512)
+            yield from self._segments.to_batches(columns=list(columns), batch_size=512, **some)
 
     def nearest(
-        self, vector: Floats, count: int, where: str | None = None, probes: int | None = None
+        self,
+        vector: Floats,
+        count: int,
+        where: str | None = None,
+        probes: int | None = None,
+        within: range | None = None,
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The rows whose pooled vectors are nearest to this one [D], best first.
 
         Where there is an index, `probes` of its partitions are searched, by default a quarter; all under a filter, as
-        what a filter leaves may lie in any. What came after the index was built is always searched.
+        what a filter leaves may lie in any. What came after the index was built is always searched. `within`:
+        neighbouring rows to keep to.
         """
         query = {"column": "pooled", "q": np.asarray(vector, np.float32), "k": count, "metric": "cosine"}
         if self.partitions:
-            query["nprobes"] = self.partitions if where else min(probes or self._probes(count), self.partitions)
+            rows = self.count() if within is None else len(within)
+            query["nprobes"] = self.partitions if where else min(probes or self._probes(count, rows), self.partitions)
         with self._reading(where):
+            limited = self._limited(where, within)
             table = self._segments.to_table(
-                columns=["_distance"], nearest=query, filter=where, prefilter=True, with_row_id=True
+                columns=["_distance"], nearest=query, filter=limited, prefilter=True, with_row_id=True
             )
         return self._numbers(table.column("_rowid"))
 
-    def _probes(self, count: int) -> int:
+    def _probes(self, count: int, rows: int) -> int:
         # Twice the partitions that would hold that many segments if all were of one size, and at least a quarter.
-        return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(self.count(), 1)))
+        return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
+
+    def _limited(self, where: str | None, within: range | None) -> str | None:
+        """A filter that keeps to neighbouring rows, too, where it is to."""
+        if within is None:
+            return where
+        first, last = self._all_addresses()[[within.start, within.stop - 1]]
+        here = f"_rowid >= {first} AND _rowid <= {last}"
+        return here if where is None else f"({where}) AND {here}"
 
     def _take(self, columns: list[str], rows: Rows) -> pa.Table:
         numbers = np.asarray(rows, dtype=np.int64)
@@ -176,12 +209,16 @@ class Snapshot:
 
     def _numbers(self, addresses: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Places in the order of the segments, of what Lance calls row ids."""
+        numbers: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(self._all_addresses(), addresses.to_numpy())
+        return numbers
+
+    def _all_addresses(self) -> Any:
+        """What Lance calls the rows, in their order."""
         if self._addresses is None:
             with self._reading():
                 table = self._segments.to_table(columns=[], with_row_id=True)
             self._addresses = table.column("_rowid").to_numpy()
-        numbers: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(self._addresses, addresses.to_numpy())
-        return numbers
+        return self._addresses
 
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[None]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
@@ -24,6 +25,9 @@ from prota.server.searching import best_segments
 from prota.server.security import Guard
 from prota.server.services import Given, Services
 from prota.server.waiting import Batcher, Desk, Kept
+
+if TYPE_CHECKING:
+    from prota.cluster.gather import Shards
 
 __all__ = ["STATIC", "create_app"]
 
@@ -85,8 +89,15 @@ def _version() -> str:
         return "0"
 
 
+def _shards(options: ServerOptions) -> Shards:
+    from prota.cluster.gather import Shards
+
+    return Shards(options.shards, options.deadline, options.device)
+
+
 def _services(library: Where, options: ServerOptions) -> Services:
-    engine = Engine(library, options.model, options.device, options.cached, options.refresh)
+    shards = partial(_shards, options) if options.ray else None
+    engine = Engine(library, options.model, options.device, options.cached, options.refresh, shards)
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     desk = Desk("prota-search", options.searchers, options.waiting)
     decoding = Desk("prota-decode", _DECODERS, _DECODERS_WAITING)
@@ -98,6 +109,7 @@ def _services(library: Where, options: ServerOptions) -> Services:
             "prota_requests_total": "Requests by route, method and status.",
             "prota_request_seconds": "How long requests took, by route.",
             "prota_answers_total": "Searches, and whether their answer was kept from before.",
+            "prota_partial_answers_total": "Searches that a part of the library did not answer.",
         }
     )
     metrics.value("prota_searches_inside", lambda: desk.inside)
@@ -107,6 +119,8 @@ def _services(library: Where, options: ServerOptions) -> Services:
     metrics.value("prota_scored_batches_total", lambda: scoring.batches)
     metrics.value("prota_library_version", lambda: engine.version)
     metrics.value("prota_library_segments", lambda: engine.view.store.count() if engine.view else 0)
+    metrics.value("prota_shards", lambda: engine.shards[1])
+    metrics.value("prota_shards_up", lambda: engine.shards[0])
     metrics.value("prota_ready", lambda: engine.state == "ready")
     return services
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,8 @@ from prota.server.waiting import Batcher, Kept
 from prota.settings import first_line
 
 if TYPE_CHECKING:
+    from prota.cluster.gather import Shards
+    from prota.library.finding import Finder
     from prota.library.library import Library
     from prota.library.search import Query, Searcher
     from prota.library.store import Store
@@ -64,7 +66,16 @@ class View:
 class Engine:
     """The present version of a library and its model; the one before is kept for what clients still show of it."""
 
-    def __init__(self, folder: Where, model: str | None, device: str, cached: int, refresh: float) -> None:
+    def __init__(
+        self,
+        folder: Where,
+        model: str | None,
+        device: str,
+        cached: int,
+        refresh: float,
+        shards: Callable[[], Shards] | None = None,
+    ) -> None:
+        """``shards``: makes what spreads the library over a cluster; None: it is searched in this process."""
         self.folder, self.device, self.refresh = Place.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
@@ -78,6 +89,8 @@ class Engine:
         self._states: object = None
         self._rests_until = 0.0
         self._library: Library | None = None
+        self._make_shards = shards
+        self._shards: Shards | None = None
         self._stamp: ModelStamp | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="prota-library", daemon=True)
@@ -89,6 +102,8 @@ class Engine:
         self._ended.set()
         self._wake.set()
         self.batcher.close()
+        if self._shards is not None:
+            self._shards.close()
 
     def look(self) -> None:
         """See now whether there is a newer version, and not only after a while."""
@@ -180,12 +195,13 @@ class Engine:
             self.state, self.view, self._before = "loading", self._next(store, videos, None), None
             self._load(store)
         assert self._library is not None
-        searcher = self._new_searcher(store)
-        if store.count() and store.count() <= searcher.exact_segments:
-            # Before the first who asks, and once: later they are only read.
-            began = time.monotonic()
-            searcher.warm()
-            self._rests_until = time.monotonic() + _REST * (time.monotonic() - began)
+        began = time.monotonic()
+        searcher = self._new_searcher(store, self._finder(store))
+        built = time.monotonic()
+        # Before the first who asks, and once: later they are only read.
+        searcher.warm()
+        # What other processes built took less from those who search.
+        self._rests_until = time.monotonic() + (built - began) + _REST * (time.monotonic() - built)
         if present is not None and present.searcher is not None:
             # Without the tokens in memory: what is still asked of it reads single rows.
             before = self._new_searcher(present.store)
@@ -197,11 +213,25 @@ class Engine:
         self._views += 1
         return View(self._views, store, videos, searcher)
 
-    def _new_searcher(self, store: Store) -> Searcher:
+    def _new_searcher(self, store: Store, finder: Finder | None = None) -> Searcher:
         from prota.library.search import Searcher
 
         assert self._library is not None
-        return Searcher(store, self._library.model, relevance=self._library.relevance)
+        return Searcher(store, self._library.model, relevance=self._library.relevance, finder=finder)
+
+    def _finder(self, store: Store) -> Finder | None:
+        """What searches a version, where that is not this process; requests go on with the one before meanwhile."""
+        if self._make_shards is None:
+            return None
+        assert self._library is not None
+        self._shards = self._shards or self._make_shards()
+        return self._shards.take(store, self._library.model.head, self._library.model.logit_scale.device)
+
+    @property
+    def shards(self) -> tuple[int, int]:
+        """How many parts of the library can be asked, and of how many."""
+        gather = self._shards.present if self._shards is not None else None
+        return (0, 0) if gather is None else (gather.up, len(gather.slots))
 
     def _load(self, store: Store) -> None:
         from prota.library.encoding import stamp_of

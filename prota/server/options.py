@@ -56,6 +56,12 @@ class ServerOptions:
     """Seconds between two looks at whether the library has changed."""
     index_timeout: float = 300.0
     """Seconds that a video of an index job may take to decode."""
+    ray: bool = False
+    """Whether a Ray cluster, to which this process is connected, holds the library in parts."""
+    shards: int = 0
+    """Parts; 0: as many as the cluster and the library ask for."""
+    deadline: float = 5.0
+    """Seconds that a part may take to answer; the answer does without one that takes longer."""
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):

@@ -51,6 +51,9 @@ class Answer(BaseModel):
     no_good_match: bool
     version: int = Field(description="of the library; rows of segments mean nothing in another")
     took_ms: float
+    partial: bool = Field(False, description="whether a part of the library was not searched, as it did not answer")
+    shards: int = Field(1, description="parts of the library")
+    shards_answered: int = Field(1, description="parts that were searched")
     moments: list[MomentFound]
     weaker: list[MomentFound] = Field(description="found, but no good matches")
 

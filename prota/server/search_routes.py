@@ -74,9 +74,13 @@ async def search(
         if found is None:
             where = condition(filters, view)
             query = await given.encode(text)
-            segments = await given.score(Wanted(searcher, query, k, where))
-            found = await given.work(lambda: answer(searcher, query, k, all, segments))
-            given.answers.put(key, found)
+            best = await given.score(Wanted(searcher, query, k, where))
+            found = await given.work(lambda: answer(searcher, query, k, all, best))
+            if found.partial:
+                # The next who asks may get all of it.
+                given.metrics.count("prota_partial_answers_total")
+            else:
+                given.answers.put(key, found)
     return _timed(found, started)
 
 

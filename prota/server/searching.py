@@ -15,8 +15,7 @@ from prota.server.problems import ProblemError, readable
 from prota.server.schemas import Answer, Explained, FrameShare, MomentFound, TimelineSegment, WordShare
 
 if TYPE_CHECKING:
-    from prota.library.moments import ScoredSegment
-    from prota.library.search import Hit, Query, Searcher
+    from prota.library.search import BestSegments, Hit, Query, Searcher
 
 __all__ = [
     "Filters",
@@ -100,12 +99,12 @@ class Wanted:
     where: str | None
 
 
-def best_segments(wanted: Sequence[Wanted]) -> list[list[ScoredSegment]]:
+def best_segments(wanted: Sequence[Wanted]) -> list[BestSegments]:
     """Of each, those that its moments are made of. Who asks for the same, but in other words, is scored together."""
     groups: dict[tuple[int, int, str | None], list[int]] = {}
     for place, one in enumerate(wanted):
         groups.setdefault((id(one.searcher), one.k, one.where), []).append(place)
-    found: dict[int, list[ScoredSegment]] = {}
+    found: dict[int, BestSegments] = {}
     for places in groups.values():
         first = wanted[places[0]]
         queries = [wanted[place].query for place in places]
@@ -113,14 +112,13 @@ def best_segments(wanted: Sequence[Wanted]) -> list[list[ScoredSegment]]:
     return [found[place] for place in range(len(wanted))]
 
 
-def answer(
-    searcher: Searcher, query: Query, k: int, everything: bool, segments: Sequence[ScoredSegment] | None = None
-) -> Answer:
+def answer(searcher: Searcher, query: Query, k: int, everything: bool, best: BestSegments | None = None) -> Answer:
     """The k best moments, the good ones apart from the others; `took_ms` is left to who knows it.
 
-    ``segments``: of `best_segments`, where they are known.
+    ``best``: of `best_segments`, where they are known.
     """
-    found = searcher.search(query, k) if segments is None else searcher.moments(query, segments, k)
+    best = searcher.best_segments([query], k)[0] if best is None else best
+    found = searcher.moments(query, best.segments, k)
     good = searcher.good(found)
     shown = found if everything else good
     version = searcher.store.version
@@ -130,6 +128,9 @@ def answer(
         no_good_match=bool(found) and not good,
         version=version,
         took_ms=0.0,
+        partial=best.coverage.partial,
+        shards=best.coverage.shards,
+        shards_answered=best.coverage.answered,
         moments=[_moment(hit, version) for hit in shown],
         weaker=[_moment(hit, version) for hit in found if hit not in shown],
     )

@@ -22,8 +22,7 @@ from prota.server.waiting import Batcher, Desk, Kept
 from prota.settings import first_line
 
 if TYPE_CHECKING:
-    from prota.library.moments import ScoredSegment
-    from prota.library.search import Query
+    from prota.library.search import BestSegments, Query
 
 __all__ = ["Given", "Services"]
 
@@ -42,7 +41,7 @@ class Services:
     decoding: Desk
     """For uploads, which take longer: searches do not wait behind them."""
     answers: Kept[Answer]
-    scoring: Batcher[Wanted, list[ScoredSegment]]
+    scoring: Batcher[Wanted, BestSegments]
     """Where searches of many are scored in one pass over the library."""
     metrics: Metrics
 
@@ -51,7 +50,7 @@ class Services:
         with self._telling():
             return await (desk or self.desk).run(work)
 
-    async def score(self, wanted: Wanted) -> list[ScoredSegment]:
+    async def score(self, wanted: Wanted) -> BestSegments:
         """The best segments of a query, scored together with those of others."""
         with self._telling():
             return await asyncio.wrap_future(self.scoring.submit(wanted))

@@ -69,17 +69,23 @@ class Batcher(Generic[A, B]):
         self._queue.put(None)
 
     def _run(self) -> None:
-        while (first := self._queue.get()) is not None:
-            batch, ended = [first], False
-            while len(batch) < self._largest and not self._queue.empty():
-                other = self._queue.get()
-                if other is None:
-                    ended = True
-                    break
-                batch.append(other)
-            self._do(batch)
-            if ended:
-                return
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        """One batch; False after the last. While it waits for the first of a batch it keeps nothing of the one before,
+        which may be all that still needs an old version of the library."""
+        if (first := self._queue.get()) is None:
+            return False
+        batch, ended = [first], False
+        while len(batch) < self._largest and not self._queue.empty():
+            other = self._queue.get()
+            if other is None:
+                ended = True
+                break
+            batch.append(other)
+        self._do(batch)
+        return not ended
 
     def _do(self, batch: list[tuple[A, Future[B]]]) -> None:
         # Who has gone meanwhile needs no answer.

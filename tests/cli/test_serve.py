@@ -20,6 +20,10 @@ from tests.conftest import REPOSITORY
         (["--token", "short"], 2, "a token of 5 characters can be guessed"),
         (["--port", "70000"], 2, "--port"),
         (["--host", "203.0.113.1"], 1, "cannot listen at 203.0.113.1:8000"),
+        (["--ray", "127.0.0.1:1"], 1, "no Ray cluster answers at 127.0.0.1:1"),
+        (["--ray", "auto", "--deadline", "0"], 2, "--deadline"),
+        (["--shards", "2"], 2, "give --ray too"),
+        (["--deadline", "2"], 2, "give --ray too"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
@@ -36,14 +40,21 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     assert "choose another --port" in result.stderr
 
 
-def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("fastapi", "serving needs fastapi: pip install 'prota[serve]'"),
+        ("ray", "--ray needs Ray: pip install 'prota[ray]'"),
+    ],
+)
+def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, module: str, words: str) -> None:
     code = (
         "import importlib.util, sys; find = importlib.util.find_spec; "
-        "importlib.util.find_spec = lambda name, *rest: None if name == 'fastapi' else find(name, *rest); "
-        "sys.argv = ['prota', 'serve']; from prota.cli import main; main()"
+        f"importlib.util.find_spec = lambda name, *rest: None if name == '{module}' else find(name, *rest); "
+        "sys.argv = ['prota', 'serve', '--ray']; from prota.cli import main; main()"
     )
     command = [sys.executable, "-c", code]
     environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
     assert result.returncode == 1
-    assert result.stderr == "prota: serving needs fastapi: pip install 'prota[serve]'\n"
+    assert result.stderr == f"prota: {words}\n"

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.relevance import Fit, Relevance
-from prota.library.search import CANDIDATES, FILTERED_CANDIDATES, Searcher, clean_query
+from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from tests.library.worlds import toy_model, write_clips
@@ -56,9 +57,9 @@ def test_queries_that_are_asked_together_find_what_they_find_alone(library: Libr
     with Store.open(library.folder) as store:
         searcher = Searcher(store, library.model, exact_segments=exact_segments)
         queries = searcher.encode_all(texts)
-        for text, query, segments in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
+        for text, query, best in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
             assert query.tokens.mask.all()
-            together, alone = searcher.moments(query, segments, 5), searcher.search(text, 5)
+            together, alone = searcher.moments(query, best.segments, 5), searcher.search(text, 5)
             assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
             assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
             assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
@@ -138,9 +139,9 @@ def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.Mon
     asked: list[int] = []
     real = Store.nearest
 
-    def noted(store: Store, vector: Any, count: int, where: str | None = None) -> Any:
+    def noted(store: Store, vector: Any, count: int, *others: Any, **named: Any) -> Any:
         asked.append(count)
-        return real(store, vector, count, where)
+        return real(store, vector, count, *others, **named)
 
     monkeypatch.setattr(Store, "nearest", noted)
     with Store.open(library.folder) as store:

@@ -1,0 +1,148 @@
+"""The rows of a library, or of a stretch of it, that score best: all of them scored, or those that are nearest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from prota.kernels import dispatch
+from prota.kernels.search import VideoBank
+from prota.library.encoding import pooled_vectors, stored_tokens
+from prota.library.records import VideoRecord
+from prota.library.snapshot import Rows, Snapshot
+from prota.scoring.score import ScoreHead
+from prota.scoring.search import search
+from prota.types import PreparedTokens
+
+__all__ = ["Coverage", "Finder", "Found", "Ranked", "RowFinder", "without_file"]
+
+# Up to here every segment is scored; beyond, a candidate stage comes first.
+EXACT_SEGMENTS = 20_000
+CANDIDATES = 500
+# Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
+FILTERED_CANDIDATES = 1500
+
+Ranked = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.float32]]]
+"""Rows and their scores, best first; of equal scores the lower row comes first."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many of the parts of a library were searched."""
+
+    answered: int = 1
+    shards: int = 1
+
+    @property
+    def partial(self) -> bool:
+        return self.answered < self.shards
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found for each of some queries."""
+
+    ranked: list[Ranked]
+    coverage: Coverage = Coverage()
+
+
+class Finder(Protocol):
+    """What finds the best rows of a library, here or on other machines."""
+
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+        """For each query the ``count`` best rows that fit an SQL filter; ``exact``: of all that there are."""
+        ...
+
+    def tokens(self, rows: Rows) -> PreparedTokens:
+        """Of single rows, in the order given."""
+        ...
+
+    def warm(self) -> None:
+        """Read what every search will need, before the first."""
+        ...
+
+
+def without_file(videos: Iterable[VideoRecord]) -> frozenset[str]:
+    """Contents whose files are gone, from all of their paths: they are not to be found."""
+    states: dict[str, set[str]] = {}
+    for record in videos:
+        states.setdefault(record.video_id, set()).add(record.state)
+    return frozenset(video_id for video_id, seen in states.items() if "indexed" not in seen)
+
+
+def _there(rows: np.ndarray, scores: np.ndarray) -> Ranked:
+    """Without the places that nothing was left for."""
+    there = np.isfinite(scores)
+    return rows[there], scores[there]
+
+
+class RowFinder:
+    """Finds rows of one store in this process; tokens that were read once stay in memory."""
+
+    def __init__(
+        self,
+        store: Snapshot,
+        head: ScoreHead,
+        device: torch.device,
+        hidden: Collection[str] = (),
+        exact_segments: int = EXACT_SEGMENTS,
+        rows: range | None = None,
+    ) -> None:
+        """``hidden``: contents that are not to be found; ``rows``: neighbours to keep to, where not all."""
+        self.store, self.head, self.device = store, head, device
+        self.exact_segments, self._hidden = exact_segments, hidden
+        self.rows, self._within = range(store.count()) if rows is None else rows, rows
+        self._tokens: PreparedTokens | VideoBank | None = None
+
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+        if not self.rows:
+            return Found([(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))] * len(tokens))
+        if not exact and len(self.rows) > self.exact_segments:
+            return Found([self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))])
+        scores, places = search(self.head, tokens, self._all(), count, self._allowed(where))
+        rows = places.cpu().numpy() + self.rows.start
+        return Found([_there(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
+
+    def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> Ranked:
+        """The best of the segments that are nearest to one query by their pooled vectors."""
+        vector = pooled_vectors(tokens)[0].cpu().numpy()
+        number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
+        # In the order of rows, which equal scores keep.
+        candidates = np.sort(self.store.nearest(vector, number, where, within=self._within))
+        if not len(candidates):
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
+        scores, places = search(self.head, tokens, self.tokens(candidates), count)
+        return _there(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
+
+    def _allowed(self, where: str | None) -> torch.Tensor | None:
+        """Of each row, whether it fits a filter and its file is there; None: all."""
+        if not where and not self._hidden:
+            return None
+        table = self.store.segments(["row", "video_id"], where, within=self._within).to_pydict()
+        pairs = zip(table["row"], table["video_id"], strict=True)
+        rows = [row - self.rows.start for row, video_id in pairs if video_id not in self._hidden]
+        allowed = torch.zeros(len(self.rows), dtype=torch.bool)
+        allowed[torch.tensor(rows, dtype=torch.long)] = True
+        return allowed.to(self.device)
+
+    def warm(self) -> None:
+        if self.rows and len(self.rows) <= self.exact_segments:
+            self._all()
+
+    def tokens(self, rows: Rows) -> PreparedTokens:
+        if isinstance(self._tokens, PreparedTokens):
+            return self._tokens[torch.as_tensor(np.asarray(rows, dtype=np.int64) - self.rows.start)]
+        return stored_tokens(self.store.tokens(rows), self.device)
+
+    @torch.no_grad()
+    def _all(self) -> PreparedTokens | VideoBank:
+        """All rows, as what scores them fastest wants them: the fused kernels search a bank."""
+        if self._tokens is None:
+            tokens = stored_tokens(self.store.tokens(self.rows), self.device)
+            chosen = dispatch.choose(self.head.config, tokens[:1], tokens[:1], "auto", self.head.bandwidth)
+            self._tokens = VideoBank.of(tokens) if chosen == "triton" else tokens
+        return self._tokens

@@ -229,8 +229,8 @@ def take_back(place: Place) -> tuple[Head, Draft, Draft]:
         head, newest = read_head(place), [dataset(place, name) for name in DATASETS]
     drafts = []
     for present, version in zip(newest, (head.videos, head.segments), strict=True):
-        begun = present.checkout_version(version)
-        if present.version != version:
+        begun = present if present.version == version else present.checkout_version(version)
+        if begun is not present:
             begun.restore()
         drafts.append(Draft(place, begun))
     videos, segments = drafts

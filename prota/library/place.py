@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prota.files import hold, write_atomically
-from prota.library.problems import DisturbedError, RefusedError, UnreachableError, remote_problem, short
+from prota.library.problems import DisturbedError, RefusedError, UnreachableError, remote_problem
 from prota.library.records import LibraryError
 
 if TYPE_CHECKING:
@@ -247,6 +247,8 @@ class Bucket(Place):
     exclusive = False
 
     def __init__(self, address: str) -> None:
+        if find_spec("obstore") is None:
+            raise LibraryError(f"{address} is on object storage, which needs obstore: pip install 'prota[s3]'")
         self.address = address
         self.options = {
             "timeout": f"{TIMEOUT}s",
@@ -276,8 +278,6 @@ class Bucket(Place):
 
     @cached_property
     def _client(self) -> ObjectStore:
-        if find_spec("obstore") is None:
-            raise LibraryError(f"{self} is on object storage, which needs obstore: pip install 'prota[s3]'")
         from obstore.store import from_url
 
         # No options of the connection, such as time limits: given here, they would replace all of the environment's.
@@ -305,9 +305,7 @@ class Bucket(Place):
             return Boto3CredentialProvider()
         except (BotoCoreError, ValueError) as error:
             if profile is not None:
-                raise LibraryError(
-                    f"the profile {profile} gives no keys ({short(error)}): see to AWS_PROFILE"
-                ) from error
+                raise LibraryError(f"the profile {profile} gives no keys ({error}): see to AWS_PROFILE") from error
             # Nothing there; what the machine itself may have is the client's to find.
             return None
 
@@ -359,7 +357,7 @@ class Bucket(Place):
             now = self._now(name)
             if now is not None and now.text == text:
                 return now
-            if now != before and (now is None or before is None or now.text != before.text):
+            if (now and now.text) != (before and before.text):
                 raise DisturbedError.at(self) from problem
         assert problem is not None
         raise problem

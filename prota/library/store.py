@@ -195,7 +195,7 @@ class Store(Snapshot):
     ) -> None:
         """One commit; `bring` adds to the segments what the change has for them."""
         self._must_write()
-        tried(self.folder, lambda: self._change(videos, fresh, remove, bring))
+        tried(self.folder, lambda: self._change(lambda: self._catalogue.change(videos, remove, fresh), bring))
         if max(small_fragments(self._videos), small_fragments(self._segments)) > MANY_FRAGMENTS:
             # The commit stands; who disturbs this will come here, too.
             with suppress(DisturbedError):
@@ -203,18 +203,13 @@ class Store(Snapshot):
             # Workers may have written what is still to be adopted.
             self._forget(GRACE, orphans=False)
 
-    def _change(
-        self,
-        videos: Sequence[VideoRecord],
-        fresh: Collection[str],
-        remove: Collection[str],
-        bring: Callable[[Draft, Change], None],
-    ) -> None:
+    def _change(self, plan: Callable[[], Change | None], bring: Callable[[Draft, Change], None]) -> None:
+        """One try at a commit, planned with the records that are there when it begins."""
         head, video_set, segment_set = take_back(self.folder)
         if head.version != self.version:
             # A commit was interrupted when all of it was written, or is another writer's.
             self._see()
-        change = self._catalogue.change(videos, remove, fresh)
+        change = plan()
         if change is None:
             return
         if change.dropped:

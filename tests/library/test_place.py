@@ -34,7 +34,7 @@ from tests.conftest import REPOSITORY
 from tests.library.object_store import BUCKET, KEY_ID, SECRET, Fault, Proxy, now_and_then, once, serving, whenever
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 from tests.library.test_fragments import rows_of
-from tests.library.test_store import WRITER, Died, dying
+from tests.library.test_store import WRITER, Died, dying, dying_at
 from tests.library.worlds import toy_model, write_clips
 
 
@@ -462,16 +462,9 @@ class TestDeadWriters:
     def test_all_or_nothing(
         self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int, moment: str
     ) -> None:
-        address, store, calls = filled, Store.open(filled, write=True), 0
-        real = getattr(place, name)
-
-        def counted(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return (dying(real, moment) if calls == nth else real)(*arguments, **named)
-
+        address, store = filled, Store.open(filled, write=True)
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, counted)
+            patch.setattr(place, name, dying_at(nth, getattr(place, name), moment))
             with pytest.raises(Died):
                 change(store)
         whole = (name, moment) == ("write_head", "after")

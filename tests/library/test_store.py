@@ -400,6 +400,18 @@ def dying(real: Callable[..., Any], moment: str) -> Callable[..., Any]:
     return call
 
 
+def dying_at(nth: int, real: Callable[..., Any], moment: str) -> Callable[..., Any]:
+    """Dying at the n-th call."""
+    calls = 0
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return (dying(real, moment) if calls == nth else real)(*arguments, **named)
+
+    return counted
+
+
 STEPS_OF_A_COMMIT = [
     (store_module, "take_back", 1),
     (lance.LanceDataset, "delete", 1),
@@ -434,15 +446,8 @@ class TestCrashes:
         reopen: bool,
     ) -> None:
         store = Store.open(fill(tmp_path), write=True)
-        real, calls = getattr(place, name), 0
-
-        def counted(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return (dying(real, moment) if calls == nth else real)(*arguments, **named)
-
         with monkeypatch.context() as patch:
-            patch.setattr(place, name, counted)
+            patch.setattr(place, name, dying_at(nth, getattr(place, name), moment))
             with pytest.raises(Died):
                 self.commit(store)
         whole = name == "write_head" and moment == "after"

@@ -1,14 +1,19 @@
 """Indexing on a Ray cluster: what it costs beside the plain path, what a second worker brings, and what deaths cost.
 
-    python benchmarks/cluster_indexing.py speed FOLDER [--clips 64] [--rounds 3] [--model toy]
+    python benchmarks/cluster_indexing.py speed FOLDER [--clips 64] [--rounds 3] [--model prota-small]
     python benchmarks/cluster_indexing.py faults FOLDER [--clips 200] [--library s3://…]
+    python benchmarks/cluster_indexing.py memory FOLDER [--clips 64]
 
 FOLDER gets the clips and the libraries. `speed` makes a library from nothing in turns: plainly with one decoder
 process, on a cluster of this machine with one decoder and one encoder, and with two of each; one thread everywhere. It
 tells seconds in all, and the clips per second between the first result and the last, which is what remains of the
-difference when there are many. `faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node,
-and counts what was encoded in vain: the segments of fragments that nobody names. The library must verify, and equal the
-plain one.
+difference when there are many. The model has to be slower than a decoder: while encoders start, decoders run ahead.
+
+`faults` runs a cluster of two nodes, kills an encoder in the middle, then a whole node, and counts what was encoded in
+vain: the segments of fragments that nobody names. The library must verify, and equal the plain one.
+
+`memory` sends many times more frames than Ray's object store holds through it, and tells how full it was at most, what
+was moved to disk for want of room, and how much memory this process took.
 """
 
 from __future__ import annotations
@@ -17,10 +22,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Ray's workers are nice to other processes, which on a busy machine would be measured instead.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 import argparse
+import re
+import resource
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +44,7 @@ import numpy as np
 import ray
 import torch
 from lance.file import LanceFileReader
+from ray._private.internal_api import memory_summary
 from ray.cluster_utils import Cluster
 
 from prota.cluster.indexing import RayWork
@@ -45,6 +56,7 @@ from prota.library.place import Place
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
+from prota.models import shipped
 
 STORE_BYTES = 3 * 10**8
 
@@ -78,9 +90,9 @@ def model_called(name: str) -> ProTA:
 
 
 @contextmanager
-def cluster_of(*cores: int) -> Iterator[tuple[Cluster, list[Any]]]:
+def cluster_of(*cores: int, store: int = STORE_BYTES) -> Iterator[tuple[Cluster, list[Any]]]:
     """A node for each number of cores, on this machine; this process belongs to the first."""
-    given = {"object_store_memory": STORE_BYTES}
+    given = {"object_store_memory": store}
     cluster = Cluster(True, head_node_args={"num_cpus": cores[0], "include_dashboard": False, **given})
     try:
         nodes = [cluster.add_node(num_cpus=count, **given) for count in cores[1:]]
@@ -220,18 +232,62 @@ def faults(options: argparse.Namespace) -> None:
     print(f"equal to the plain library of {len(alone)} segments, bit for bit:", alone == contents(library))
 
 
+class Gauge:
+    """How full Ray's object store was, looked at every half second; MiB."""
+
+    def __init__(self) -> None:
+        self.peak = self.spilled = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Gauge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.5):
+            told = memory_summary(stats_only=True)
+            for name, value in (("peak", r"Plasma memory usage (\d+)"), ("spilled", r"Spilled (\d+)")):
+                if found := re.search(value, told):
+                    setattr(self, name, max(getattr(self, name), int(found[1])))
+
+
+def memory(options: argparse.Namespace) -> None:
+    clips, side, fps = options.folder / "clips", 224, 10.0
+    write_clips(clips, options.clips, 6, 256)
+    torch.manual_seed(0)
+    config = Config.build("prota", "toy", ["encoder.frames=4", f"encoder.image_size={side}"])
+    model = ProTA.from_config(config).eval()
+    shutil.rmtree(options.folder / "library", ignore_errors=True)
+    with cluster_of(2, store=10**8), Gauge() as gauge:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        plan = IndexOptions(SegmentPlan(4, fps))
+        report = Library.open(options.folder / "library", model).index(clips, plan, work=RayWork)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    frames = round(report.seconds * fps) * side * side * 3
+    print(
+        f"{report.indexed} clips, {report.segments} segments, about {frames / 2**20:.0f} MiB of frames through an "
+        f"object store of 95 MiB: {gauge.peak} MiB of it were used at most, {gauge.spilled} MiB spilled; "
+        f"this process grew by {grown / 1024:.0f} MiB"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("speed", "faults"))
+    parser.add_argument("what", choices=("speed", "faults", "memory"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--clips", type=int, default=0, help="default: 64 for speed, 200 for faults")
+    parser.add_argument("--clips", type=int, default=0, help="default: 200 for faults, else 64")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", default="toy", help="for speed: toy, or what prota index --model takes")
+    parser.add_argument("--model", default=shipped.DEFAULT, help="for speed: toy, or what prota index --model takes")
     parser.add_argument("--library", help="for faults: where, if not in the folder; it must be empty")
     options = parser.parse_args()
-    options.clips = options.clips or {"speed": 64, "faults": 200}[options.what]
+    options.clips = options.clips or {"speed": 64, "faults": 200, "memory": 64}[options.what]
     torch.set_num_threads(1)
-    {"speed": speed, "faults": faults}[options.what](options)
+    {"speed": speed, "faults": faults, "memory": memory}[options.what](options)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ from prota.cluster.stages import Reading, Result
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
+from prota.library.place import Where
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
+from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import COLOURS, SIDES, write_colour_clip
 
@@ -36,8 +38,14 @@ NODE = {"num_cpus": 2, "object_store_memory": 2 * 10**8}
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes of one machine; this process belongs to the first."""
+def proxy() -> Iterator[Proxy]:
+    with serving() as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def cluster(proxy: Proxy) -> Iterator[Cluster]:
+    """A node, to which this process belongs. Its workers know from the environment where the object store is."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     ray.init(address=cluster.address, log_to_driver=False)
@@ -64,11 +72,11 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def index(folder: Path, model: ProTA, clips: Path, **given: Any) -> IndexReport:
+def index(folder: Where, model: ProTA, clips: Path, **given: Any) -> IndexReport:
     return Library.open(folder, model).index(clips, OPTIONS, **given)
 
 
-def rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+def rows(folder: Where) -> dict[tuple[str, int], dict[str, Any]]:
     """All that is stored of each segment."""
     with Store.open(folder) as store:
         table = store.segments(store.columns).drop_columns("row").to_pylist()
@@ -77,7 +85,7 @@ def rows(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     return found
 
 
-def records(folder: Path) -> list[Any]:
+def records(folder: Where) -> list[Any]:
     with Store.open(folder) as store:
         return store.videos()
 
@@ -166,20 +174,24 @@ def test_a_worker_dies_and_then_a_machine(
 
 
 def test_a_run_that_was_stopped_is_continued_by_anyone(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+    cluster: Cluster, proxy: Proxy, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
 ) -> None:
+    """On an object store, to which the connection is bad."""
+    library = f"s3://{BUCKET}/stopped"
     done: list[int] = []
-    first = index(
-        tmp_path / "lib", model, clips,
-        report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
-    )  # fmt: skip
+    with proxy.faulty(now_and_then(0.1)) as faults:
+        first = index(
+            library, model, clips, report=lambda now: done.append(now.indexed),
+            should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
+        )  # fmt: skip
     assert not first.finished
     assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
     assert 0 < first.indexed < 17
-    assert upkeep.verify(tmp_path / "lib") == []
-    second = index(tmp_path / "lib", model, clips)
+    assert faults.total() > 0
+    assert upkeep.verify(library) == []
+    second = index(library, model, clips)
     assert first.indexed + second.indexed == 17, "what was finished is not done again"
-    assert same(rows(alone[0]), rows(tmp_path / "lib"))
+    assert same(rows(alone[0]), rows(library))
 
 
 def test_silence_after_a_loss_ends_the_run(

@@ -22,7 +22,7 @@ LEVELS = [
     {"model"},
     {"losses", "ranking"},
     {"data", "training", "evaluation", "library"},
-    {"figures", "planning", "samples", "cluster", "server", "cli"},
+    {"cluster", "figures", "planning", "samples", "server", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")

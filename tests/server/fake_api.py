@@ -93,6 +93,7 @@ class World:
     version: int = 1
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    partial: bool = False
 
     @property
     def rows(self) -> list[tuple[Clip, float, float]]:
@@ -125,8 +126,9 @@ class World:
         moments = [self.moment(row, value) for row, value in sorted(found, key=lambda pair: -pair[1])]
         good = [moment for moment in moments if moment["relevance"] >= 0.1]
         return {
-            "query": query, "cut": False, "no_good_match": not good and bool(moments), "version": self.version,
-            "took_ms": 7.4, "moments": good[:24], "weaker": [one for one in moments if one not in good][:24],
+            "query": query, "cut": len(query) > 300, "partial": self.partial, "version": self.version,
+            "no_good_match": not good and bool(moments), "took_ms": 7.4, "moments": good[:24],
+            "weaker": [one for one in moments if one not in good][:24],
         }  # fmt: skip
 
     def search(self, given: dict[str, str]) -> dict[str, Any]:

@@ -110,6 +110,16 @@ def test_it_is_small_and_needs_nobody_else() -> None:
     assert not re.search(r"\sstyle=|\son\w+=|<style|<script>", page)
 
 
+def test_what_was_left_out_is_said(opened: Opener, server: FakeServer) -> None:
+    server.world.partial = True
+    page = opened("?q=dog")
+    expect(page.locator("#status")).to_have_text("4 moments in 7 ms · part of the library did not answer")
+    server.world.partial = False
+    page.fill("#q", "dog " * 100)
+    page.keyboard.press("Enter")
+    expect(page.locator("#status")).to_have_text("4 moments in 7 ms · only the beginning of this text was read")
+
+
 def test_a_search_shows_moments(opened: Opener) -> None:
     page = opened()
     expect(page.locator("#summary")).to_contain_text("5 videos")

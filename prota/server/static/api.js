@@ -19,7 +19,7 @@ async function api(path, { method = "GET", json, body, signal } = {}) {
 		throw error.name === "AbortError" ? error : new Problem(0);
 	}
 	if (response.ok) return response.json();
-	if (response.status === 502 || response.status === 504) throw new Problem(0); // a proxy, for a server that is not there
+	if (response.status === 502 || response.status === 504) throw new Problem(0); // a proxy's
 	if (response.status === 401) document.dispatchEvent(new Event("prota:token"));
 	throw new Problem(response.status, await response.json().catch(() => ({})), Number(response.headers.get("Retry-After")) || 2);
 }

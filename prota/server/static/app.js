@@ -130,7 +130,7 @@ function show(state) {
 	likeness(state);
 	grid.fill($("grid"), moments, able);
 	const took = ` in ${Math.max(1, Math.round(answer.took_ms))} ms`;
-	const cut = answer.cut ? " · the model reads only the beginning of a text this long" : "";
+	const cut = (answer.cut ? " · only the beginning of this text was read" : "") + (answer.partial ? " · part of the library did not answer" : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
 	if (!moments.length && weaker.length) notice("No good match", "This library does not seem to have what you describe.");
 	else if (!moments.length) notice("Nothing here", Object.keys(state.filters).length ? "No video passes these filters." : "The library is empty.");

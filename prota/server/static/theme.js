@@ -1,4 +1,4 @@
-// Before the first paint, so that a chosen theme does not flash.
+// Before the first paint: no flash.
 try {
 	const theme = localStorage.getItem("prota.theme");
 	if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;

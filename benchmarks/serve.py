@@ -133,6 +133,19 @@ def asked() -> list[Any]:
     return answers
 
 
+def stop_job(library: Path) -> None:
+    """End the job, and wait until the server has all that it brought: the library is to stay as it is from here on."""
+    address = f"http://127.0.0.1:{PORT}/api/v1"
+    job = httpx.get(f"{address}/jobs").json()[0]
+    print("job:", json.dumps(job))
+    httpx.delete(f"{address}/jobs/{job['id']}")
+    while httpx.get(f"{address}/jobs/{job['id']}").json()["state"] in ("waiting", "running"):
+        time.sleep(0.2)
+    with Store.open(library) as store:
+        while httpx.get(f"{address}/library").json()["version"] != store.version:
+            time.sleep(0.2)
+
+
 def measure(process: subprocess.Popen[bytes], options: argparse.Namespace) -> None:
     asyncio.run(load(options.clients, 2.0))
     before = memory(process)
@@ -147,7 +160,7 @@ def measure(process: subprocess.Popen[bytes], options: argparse.Namespace) -> No
         f"memory {before:.0f} → {memory(process):.0f} MB"
     )
     if options.index:
-        print("job:", json.dumps(httpx.get(f"http://127.0.0.1:{PORT}/api/v1/jobs").json()[0]))
+        stop_job(options.library)
 
 
 def main() -> None:
@@ -159,7 +172,7 @@ def main() -> None:
     parser.add_argument("--index", type=Path, help="folder of videos to index meanwhile")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "library"
+        options.library = library = Path(folder) / "library"
         fill(library, options.segments, options.model)
         with serving(library, options.index) as process:
             measure(process, options)

@@ -168,15 +168,15 @@ def encoders(node: Any) -> list[int]:
 
 
 class Faults:
-    """Kills a node's encoder when a third of the clips is done, and the node when two thirds are."""
+    """Kills an encoder, wherever it is, when a third of the clips is done, and a node when two thirds are."""
 
     def __init__(self, cluster: Cluster, node: Any, clips: int) -> None:
         self.cluster, self.node, self.clips, self.killed = cluster, node, clips, 0
         self.started = time.perf_counter()
 
     def __call__(self, report: IndexReport) -> None:
-        if not self.killed and report.indexed >= self.clips / 3 and (found := encoders(self.node)):
-            os.kill(found[0], signal.SIGKILL)
+        if not self.killed and report.indexed >= self.clips / 3:
+            os.kill(next(number for node in self.cluster.list_all_nodes() for number in encoders(node)), signal.SIGKILL)
             self.killed = 1
             self.tell(f"{report.indexed} clips indexed: an encoder killed")
         if self.killed and self.node is not None and report.indexed >= 2 * self.clips / 3:

@@ -30,7 +30,6 @@ from prota.library.walk import FoundFile
 from prota.model import ProTA
 from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
 from tests.library.worlds import toy_model, write_clips
-from tests.server.worlds import wait_until
 from tests.small_world import COLOURS, SIDES, write_colour_clip
 
 # Half a second a segment: 64 of them, which is a part, are soon together.
@@ -138,7 +137,7 @@ def test_the_library_is_that_of_a_single_machine(
 
 
 class Faults:
-    """Kills an encoder of a node when some files are done, and the whole node when some more are."""
+    """Kills an encoder, wherever it is, when some files are done, and a whole node when some more are."""
 
     def __init__(self, cluster: Cluster, node: Any, killing: int, leaving: int) -> None:
         self.cluster, self.node, self.killing, self.leaving = cluster, node, killing, leaving
@@ -146,17 +145,15 @@ class Faults:
 
     def __call__(self, report: IndexReport) -> None:
         if not self.killed and report.indexed >= self.killing:
-            # The other node's encoder may have been the first by far.
-            wait_until(lambda: bool(self.encoders()))
-            for number in self.encoders():
-                os.kill(number, signal.SIGKILL)
-                self.killed.append(number)
+            number = next(number for number, name in self.workers() if "Encoder" in name)
+            os.kill(number, signal.SIGKILL)
+            self.killed.append(number)
         if self.node is not None and report.indexed >= self.leaving:
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = None
 
-    def encoders(self) -> list[int]:
-        return [number for number, name in workers(self.node).items() if "Encoder" in name]
+    def workers(self) -> Iterator[tuple[int, str]]:
+        return ((number, name) for node in self.cluster.list_all_nodes() for number, name in workers(node).items())
 
 
 def test_a_worker_dies_and_then_a_machine(

@@ -235,8 +235,9 @@ def faults(options: argparse.Namespace) -> None:
 class Gauge:
     """MiB that Ray had moved from its object store to disk at most, looked at every fifth of a second."""
 
-    def __init__(self) -> None:
-        self.spilled = 0.0
+    def __init__(self, session: Path) -> None:
+        """``session``: the folder of Ray's session."""
+        self.session, self.spilled = session, 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look)
 
@@ -249,10 +250,9 @@ class Gauge:
         self._thread.join()
 
     def _look(self) -> None:
-        session = Path("/tmp/ray", ray.get_runtime_context().get_session_name())
         while not self._ended.wait(0.2):
             with suppress(FileNotFoundError):
-                files = (path for path in session.glob("ray_spilled_objects_*/*"))
+                files = (path for path in self.session.glob("ray_spilled_objects_*/*"))
                 self.spilled = max(self.spilled, sum(path.stat().st_size for path in files) / 2**20)
 
 
@@ -263,7 +263,7 @@ def memory(options: argparse.Namespace) -> None:
     config = Config.build("prota", "toy", ["encoder.frames=4", f"encoder.image_size={side}"])
     model = ProTA.from_config(config).eval()
     shutil.rmtree(options.folder / "library", ignore_errors=True)
-    with cluster_of(2, store=10**8), Gauge() as gauge:
+    with cluster_of(2, store=10**8) as (cluster, _), Gauge(Path(cluster.head_node.get_session_dir_path())) as gauge:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         plan = IndexOptions(SegmentPlan(4, fps))
         report = Library.open(options.folder / "library", model).index(clips, plan, work=RayWork)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,13 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def imported(code: str, modules: Collection[str]) -> list[str]:
+    """Which of these modules are there when a fresh Python has run some code."""
+    code = f"{code}\nimport sys; print(*sorted(set(sys.modules) & set({sorted(modules)!r})))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    return result.stdout.split()
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, imported
 
 PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
@@ -107,12 +105,8 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_importing_prota_imports_nothing_heavy() -> None:
-    code = (
-        "import sys, prota, prota.config; "
-        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'numpy', 'safetensors', 'huggingface_hub'}))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    heavy = ("torch", "transformers", "numpy", "safetensors", "huggingface_hub")
+    assert imported("import prota, prota.config", heavy) == []
 
 
 def test_unknown_names_of_the_package_are_refused() -> None:

@@ -66,13 +66,17 @@ class _Reading:
     parts: dict[int, Part] = field(default_factory=dict)
 
     @property
+    def encoded(self) -> int:
+        return sum(part.count for part in self.parts.values())
+
+    @property
     def share(self) -> float:
         """Of its segments, how many are encoded."""
-        return sum(part.count for part in self.parts.values()) / max(1, self.record.segments)
+        return self.encoded / max(1, self.record.segments)
 
     @property
     def complete(self) -> bool:
-        return sum(part.count for part in self.parts.values()) >= self.record.segments
+        return self.encoded >= self.record.segments
 
 
 class Indexer:
@@ -95,7 +99,7 @@ class Indexer:
             raise LibraryError(
                 f"{self.options.plan.frames} frames a segment are too many; the model takes {most} at most"
             )
-        self.notify, self._asked_to_stop = report, should_stop
+        self.notify, self.should_stop = report, should_stop
         self.work = work(store, model, self.options) if work else LocalWork(model, self.options, autocast)
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}
@@ -124,10 +128,6 @@ class Indexer:
         self._commit()
         self.result.finished = not stopped
         return self.result
-
-    def should_stop(self) -> bool:
-        """Whether the run is to end now."""
-        return self._asked_to_stop()
 
     def contents(self) -> Collection[str]:
         """What the library has."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 from prota.planning.constants import ALL
 from tests.cli.test_commands import prota, succeeds
+from tests.conftest import imported
 
 
 def test_the_table_and_its_notes() -> None:
@@ -48,9 +47,4 @@ def test_what_is_wrong_is_one_line() -> None:
 
 
 def test_planning_needs_neither_torch_nor_ray() -> None:
-    code = (
-        "import sys; import prota.planning.advice; "
-        "print(sorted(set(sys.modules) & {'torch', 'ray', 'lance', 'transformers'}))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert imported("import prota.planning.advice", ("torch", "ray", "lance", "transformers")) == []

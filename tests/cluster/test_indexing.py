@@ -95,19 +95,19 @@ def same(one: dict[tuple[str, int], dict[str, Any]], other: dict[tuple[str, int]
     return {key: repr(row) for key, row in one.items()} == {key: repr(row) for key, row in other.items()}
 
 
-def workers(node: Any) -> dict[int, str]:
-    """Processes that a node started for work, and what they call themselves."""
+def encoders(node: Any) -> list[int]:
+    """Processes of a node that encode."""
     raylet = node.all_processes["raylet"][0].process.pid
-    found = {}
+    found = []
     for process in Path("/proc").iterdir():
         try:
             # The name is in brackets and may hold anything.
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == raylet:
-                found[int(process.name)] = (process / "cmdline").read_text().strip("\0")
+            if parent == raylet and "Encoder" in (process / "cmdline").read_text():
+                found.append(int(process.name))
         except (OSError, ValueError):
             continue
-    return {number: name for number, name in found.items() if name.startswith("ray::")}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +145,12 @@ class Faults:
 
     def __call__(self, report: IndexReport) -> None:
         if not self.killed and report.indexed >= self.killing:
-            number = next(number for number, name in self.workers() if "Encoder" in name)
+            number = next(number for node in self.cluster.list_all_nodes() for number in encoders(node))
             os.kill(number, signal.SIGKILL)
             self.killed.append(number)
         if self.node is not None and report.indexed >= self.leaving:
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = None
-
-    def workers(self) -> Iterator[tuple[int, str]]:
-        return ((number, name) for node in self.cluster.list_all_nodes() for number, name in workers(node).items())
 
 
 def test_a_worker_dies_and_then_a_machine(

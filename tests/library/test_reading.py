@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from prota.frames.transforms import resize_crop
 from prota.library import reading
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.segments import SegmentPlan
+from tests.conftest import imported
 from tests.frames.clips import write_clip
 
 SMALL = SegmentPlan(frames=4, fps=2.0)
@@ -230,9 +229,7 @@ def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_needs_no_torch() -> None:
-    code = "import sys, prota.library.reading; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    assert imported("import prota.library.reading", ("torch", "transformers")) == []
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,20 +17,15 @@ from prota.server.app import create_app
 from prota.server.engine import Engine
 from prota.server.jobs import order_for
 from prota.server.options import ServerOptions
-from tests.conftest import REPOSITORY
+from tests.conftest import imported
 from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.server.worlds import World, client_of, index, make_world, wait_until
 
 
 def test_making_an_application_imports_no_torch() -> None:
-    code = (
-        "import sys; from pathlib import Path; from prota.server.app import create_app; create_app(Path('nowhere')); "
-        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'lance'}))"
-    )
-    environment = {"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    assert json.loads(result.stdout.replace("'", '"')) == []
+    code = "from pathlib import Path; from prota.server.app import create_app; create_app(Path('nowhere'))"
+    assert imported(code, ("torch", "transformers", "lance")) == []
 
 
 def test_what_can_be_seen_while_the_model_loads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

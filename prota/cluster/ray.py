@@ -66,7 +66,13 @@ def connect(address: str = LOCAL) -> Iterator[str]:
             warnings.filterwarnings("ignore", message="lance is not fork-safe")
             context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        raise RuntimeError(f"no Ray cluster at {address} ({first_line(error)}): start one with `ray start`") from None
+        # Ray shows its token by itself to a cluster that it found on this machine, never to an address that was given.
+        found = address in (LOCAL, "auto")
+        advice = "start one with `ray start`" if found else (
+            "somebody answers there; where that is a cluster with a token, as `ray start` makes it, set "
+            "RAY_AUTH_MODE=token and have its ~/.ray/auth_token"
+        )  # fmt: skip
+        raise RuntimeError(f"no Ray cluster at {address} ({first_line(error)}): {advice}") from None
     try:
         yield f"http://{context.dashboard_url}" if context.dashboard_url else ""
     finally:

@@ -35,3 +35,18 @@ def test_where_nobody_answers_it_says_so_at_once() -> None:
         check(f"127.0.0.1:{port}")
     with pytest.raises(RuntimeError, match="no Ray cluster answers"):
         check("127.0.0.1:99999")
+
+
+def test_a_cluster_that_wants_a_token_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray says of a cluster of `ray start` at an address only that it could not connect."""
+
+    def refuse(**_: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster")
+
+    monkeypatch.setattr("ray.init", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match=r"Failed to connect.*RAY_AUTH_MODE=token"), connect(address):
+            pass
+    with pytest.raises(RuntimeError, match=r"no Ray cluster at auto .* start one with `ray start`"), connect("auto"):
+        pass

@@ -147,9 +147,11 @@ def test_bad_settings_are_refused(settings: tuple[int, float]) -> None:
 
 
 PARENT = """
-import sys
+import signal, sys
 from prota.frames.pool import DecodePool
 from tests.frames.jobs import note_and_hang
+# Tests in the background of a shell inherit that Ctrl-C is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 with DecodePool(workers=2, timeout=100) as pool:
     list(pool.run(note_and_hang, [("a", sys.argv[1]), ("b", sys.argv[1])]))
 """

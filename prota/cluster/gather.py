@@ -149,6 +149,14 @@ class Gather:
             self._move_after = time.monotonic() + _TRY_AGAIN
         self._moving = None
 
+    def close(self) -> None:
+        """End the actors, and do not wait until the last who knows them is forgotten: a failed search may keep them."""
+        moving = [] if self._moving is None else [self._moving[1]]
+        for slot in (*self.slots, *moving):
+            slot.end()
+        self.slots.clear()
+        self._moving = None
+
 
 class Shards:
     """Builds the parts of each version of a library on a cluster, and looks after those of the present one."""
@@ -202,8 +210,9 @@ class Shards:
         """Nobody asks any more: the actors may go, whoever still knows the last version."""
         self._ended.set()
         self._thread.join(_PATIENCE)
-        if (gather := self._present()) is not None:
-            gather.slots.clear()
+        for known in (*self._before, self._present):
+            if (gather := known()) is not None:
+                gather.close()
 
     def _watch(self) -> None:
         rounds = 0

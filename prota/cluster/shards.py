@@ -184,3 +184,8 @@ class Slot:
             elif state == "down" and self.hangs:
                 self._since = time.monotonic()
                 ray.kill(self.actor, no_restart=False)
+
+    def end(self) -> None:
+        """The actor goes, and Ray does not restart it; without a cluster it is gone already."""
+        if ray.is_initialized():
+            ray.kill(self.actor)

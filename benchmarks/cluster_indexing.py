@@ -173,13 +173,13 @@ class Faults:
     """Kills an encoder, wherever it is, when a third of the clips is done, and a node when two thirds are."""
 
     def __init__(self, clips: int, lose_node: Callable[[], object]) -> None:
-        self.clips, self.lose_node, self.killed, self.lost = clips, lose_node, 0, False
+        self.clips, self.lose_node, self.killed, self.lost = clips, lose_node, False, False
         self.started = time.perf_counter()
 
     def __call__(self, report: IndexReport) -> None:
         if not self.killed and report.indexed >= self.clips / 3:
             os.kill(encoders()[0], signal.SIGKILL)
-            self.killed = 1
+            self.killed = True
             self.tell(f"{report.indexed} clips indexed: an encoder killed")
         if self.killed and not self.lost and report.indexed >= 2 * self.clips / 3:
             self.lose_node()
@@ -202,15 +202,16 @@ def two_machines() -> Iterator[Callable[[], object]]:
     """Two nodes that reach each other over a virtual cable alone; what is yielded cuts it."""
     name, cable, ends = "prota-bench", "prota0", ("10.77.0.1", "10.77.0.2")
     inside = ["ip", "netns", "exec", name]
-    for command in (
+    set_up = (
         f"ip netns add {name}", f"ip link add {cable} type veth peer name prota1 netns {name}",
         f"ip addr add {ends[0]}/24 dev {cable}", f"ip link set {cable} up",
         f"ip -n {name} addr add {ends[1]}/24 dev prota1", f"ip -n {name} link set prota1 up",
         f"ip -n {name} link set lo up",
-    ):  # fmt: skip
-        subprocess.run(command.split(), check=True)
+    )  # fmt: skip
     nodes = []
     try:
+        for command in set_up:
+            subprocess.run(command.split(), check=True)
         nodes.append(_start_node("--head", "--node-ip-address", ends[0], "--port", "6399", "--include-dashboard=false"))
         _wait_for_nodes(f"{ends[0]}:6399", 1)
         nodes.append(_start_node("--address", f"{ends[0]}:6399", "--node-ip-address", ends[1], inside=inside))
@@ -222,8 +223,9 @@ def two_machines() -> Iterator[Callable[[], object]]:
             with suppress(ProcessLookupError):
                 os.killpg(node.pid, signal.SIGTERM)
             node.wait()
-        subprocess.run(["ip", "netns", "del", name], check=True)
-        subprocess.run(["ip", "link", "del", cable], check=False, stderr=subprocess.DEVNULL)
+        # The cable goes with its other end; alone where that was never made.
+        for command in (f"ip netns del {name}", f"ip link del {cable}"):
+            subprocess.run(command.split(), check=False, stderr=subprocess.DEVNULL)
 
 
 def _start_node(*options: str, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:

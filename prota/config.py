@@ -62,6 +62,9 @@ class EncoderConfig(Section):
         "cls+mean",
         description="kind=pair: what stands for a frame: class token, mean patch, both, or the encoder's own pooler",
     )
+    frame_layers: int = Field(
+        1, ge=1, description="kind=pair: of how many of the vision encoder's last layers these are taken, side by side"
+    )
     width: int = Field(512, ge=1, description="D, the joint width; kind=clip: CLIP's own projection width")
     image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
     text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
@@ -94,6 +97,11 @@ class EncoderConfig(Section):
             )
         if self.kind == "pair" and self.temporal_init == "clip":
             raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")
+        if self.frame_layers > 1 and (self.kind != "pair" or self.frame_feature == "pooler"):
+            raise ValueError(
+                f"frame_layers={self.frame_layers} needs kind='pair' and class tokens or patches, and here is "
+                f"kind={self.kind!r} with frame_feature={self.frame_feature!r}; allowed: 1"
+            )
         return self
 
 

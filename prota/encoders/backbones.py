@@ -150,10 +150,16 @@ def _pair_towers(
     _check_text(tokenizer, text, config.text, config.text_length)
     _drop_unused(vision, text, config.frame_feature == "pooler")
     special = _special_tokens(vision, config) if special is None else special
-    features = vision.config.hidden_size * (2 if config.frame_feature == "cls+mean" else 1)
+    if config.frame_layers > vision.config.num_hidden_layers:
+        raise ConfigError(
+            f"encoder.frame_layers = {config.frame_layers} exceeds {config.vision}; "
+            f"allowed: up to {vision.config.num_hidden_layers}"
+        )
+    features = vision.config.hidden_size * config.frame_layers * len(config.frame_feature.split("+"))
+    projection = nn.Linear(features, config.width)
     return Towers(
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
-        frame=FrameTower(vision, nn.Linear(features, config.width), config.frame_feature, image, special, True),
+        frame=FrameTower(vision, projection, config.frame_feature, image, special, True, config.frame_layers),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale),
         record=record | {"special_tokens": special},

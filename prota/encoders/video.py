@@ -40,10 +40,12 @@ class FrameTower(nn.Module):
         image: ImageFormat,
         special_tokens: int = 0,
         standardised: bool = False,
+        layers: int = 1,
     ) -> None:
         """``special_tokens``: how many tokens, the class token first, the model puts before its patches.
 
         ``standardised``: features are centred and scaled before a new projection, as `standardise` measured them.
+        ``layers``: of how many of the model's last layers the feature is taken, side by side, the last one first.
         """
         super().__init__()
         self.model = model
@@ -53,6 +55,7 @@ class FrameTower(nn.Module):
         self.register_buffer("mean", torch.tensor(image.mean)[:, None, None], persistent=False)
         self.register_buffer("deviation", torch.tensor(image.deviation)[:, None, None], persistent=False)
         self.special_tokens = special_tokens
+        self.layers = layers
         self.standardised = standardised
         if standardised:
             self.register_buffer("feature_mean", torch.zeros(projection.in_features))
@@ -87,18 +90,27 @@ class FrameTower(nn.Module):
             )
         if pictures.dtype == torch.uint8:
             pictures = (pictures / 255 - self.mean) / self.deviation
-        output = self.model(pixel_values=pictures.to(self.projection.weight.dtype), **self.options)
-        return self._feature(output)
+        options = self.options | ({"output_hidden_states": True} if self.layers > 1 else {})
+        return self._feature(self.model(pixel_values=pictures.to(self.projection.weight.dtype), **options))
 
     def _feature(self, output: Any) -> Tensor:
         feature: Tensor
         if self.feature == "pooler":
             feature = output.pooler_output
             return feature
-        class_token = output.last_hidden_state[:, 0]
-        patches = output.last_hidden_state[:, self.special_tokens :].mean(dim=1)
-        parts = {"cls": [class_token], "mean": [patches], "cls+mean": [class_token, patches]}[self.feature]
+        states = [output.last_hidden_state]
+        for earlier in range(2, self.layers + 1):
+            # The last layer's state comes out of the model's own norm, those before it do not.
+            state = output.hidden_states[-earlier]
+            states.append(F.layer_norm(state, state.shape[-1:]))
+        wanted = self.feature.split("+")
+        parts = [_part(state, part, self.special_tokens) for state in states for part in wanted]
         return torch.cat(parts, dim=-1)
+
+
+def _part(state: Tensor, part: str, special_tokens: int) -> Tensor:
+    """Class token or mean patch of pictures' tokens [F, T, C] → [F, C]."""
+    return state[:, 0] if part == "cls" else state[:, special_tokens:].mean(dim=1)
 
 
 def position_options(model: Any, size: int) -> dict[str, bool]:

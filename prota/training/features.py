@@ -55,8 +55,10 @@ class FeatureClips:
 
 
 def feature_key(model: ProTA, cache: Clips) -> str:
-    """What features depend on: the tower's weights, the pictures' size and the cached frames."""
-    digest = hashlib.sha256(repr((cache.plan, model.config.encoder.image_size)).encode())
+    """What features depend on: the tower's weights, what is taken of it, the pictures' size and the cached frames."""
+    encoder = model.config.encoder
+    taken = (encoder.image_size, encoder.frame_feature, encoder.frame_layers)
+    digest = hashlib.sha256(repr((cache.plan, *taken)).encode())
     for name, value in model.video_encoder.tower.model.state_dict().items():
         digest.update(name.encode() + value.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()

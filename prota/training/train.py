@@ -135,6 +135,8 @@ class Trainer:
             # What cuBLAS needs to be told before its first call.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(self.config.deterministic)
+        # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
+        torch.backends.cuda.enable_cudnn_sdp(False)
 
     def _clips(self, cache: Clips, report: Reporter | None) -> Clips:
         """What is read in training: frames, or the features of a tower that is shown the same ones every time."""

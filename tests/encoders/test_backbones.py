@@ -112,6 +112,29 @@ def test_pair_features_are_the_encoders_own(dinov2_folder: Path, bert_folder: Pa
         close(model.text_encoder(TEXTS).embeddings, model.text_encoder.tower.projection(words))
 
 
+@pytest.mark.parametrize("feature", ["cls", "mean", "cls+mean"])
+def test_features_of_several_layers_stand_side_by_side(
+    dinov2_folder: Path, bert_folder: Path, tmp_path: Path, feature: str
+) -> None:
+    settings = (f"encoder.frame_feature={feature}", "encoder.frame_layers=2")
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder, *settings)).eval()
+    vision = AutoModel.from_pretrained(dinov2_folder).eval()
+    pictures, seen = torch.randn(2, 3, 28, 28), []
+    layers = next(part for part in vision.modules() if isinstance(part, torch.nn.ModuleList))
+    layers[-2].register_forward_hook(lambda _layer, _inputs, output: seen.append(output))
+    with torch.no_grad():
+        last = vision(pictures).last_hidden_state
+        before = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+        before = (before - before.mean(-1, keepdim=True)) / (before.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        parts = {"cls": lambda state: [state[:, 0]], "mean": lambda state: [state[:, 1:].mean(dim=1)]}
+        expected = [part for state in (last, before) for name in feature.split("+") for part in parts[name](state)]
+        close(model.video_encoder.tower.features(pictures), torch.cat(expected, dim=-1))
+        model.save_pretrained(tmp_path)
+        frames = pictures[:, None]
+        again = ProTA.from_pretrained(tmp_path).video_encoder(frames)
+        close(again.embeddings, model.video_encoder(frames).embeddings)
+
+
 def test_the_temperature_starts_where_it_is_told(dinov2_folder: Path, bert_folder: Path) -> None:
     model = ProTA.from_config(pair_config(dinov2_folder, bert_folder, "encoder.logit_scale=50"))
     assert model.logit_scale.exp().item() == pytest.approx(50)
@@ -277,6 +300,11 @@ def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_fold
         load_towers(clip_config(bert_folder).encoder)
     with pytest.raises(ConfigError, match="allowed: multiples of its patch size 14"):
         load_towers(pair_config(dinov2_folder, bert_folder, "encoder.image_size=30").encoder)
+    with pytest.raises(ConfigError, match=r"encoder\.frame_layers = 99 exceeds .*dinov2.*; allowed: up to \d+$"):
+        load_towers(pair_config(dinov2_folder, bert_folder, "encoder.frame_layers=99").encoder)
+    for settings in (["encoder.frame_feature=pooler"], ["encoder.kind=clip"]):
+        with pytest.raises(ConfigError, match=r"frame_layers=2 needs kind='pair' and class tokens .*; allowed: 1"):
+            pair_config(dinov2_folder, bert_folder, "encoder.frame_layers=2", *settings)
     with pytest.raises(ValueError, match=r"temporal_init='clip' needs a text transformer .* at least 4 layers"):
         ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4"))
 

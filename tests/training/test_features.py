@@ -37,6 +37,9 @@ def test_the_key_tells_towers_and_plans_apart(world_config: Path) -> None:
     with torch.no_grad():
         model.head.text.weight[0].weight.add_(1.0)
     assert feature_key(model, cache) == key
+    other = ProTA.from_config(Experiment.load(world_config, ["encoder.frame_feature=cls"]).model)
+    other.load_state_dict(model.state_dict())
+    assert feature_key(other, cache) != key
     with torch.no_grad():
         next(model.video_encoder.tower.model.parameters()).add_(1.0)
     assert feature_key(model, cache) != key

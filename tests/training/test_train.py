@@ -172,6 +172,8 @@ def test_every_way_of_training_runs(world_config: Path, overrides: list[str], tm
     train(world_config, tmp_path / "run", "train.epochs=1", *overrides)
     values = [value for terms in curve(tmp_path / "run") for value in terms]
     assert all(map(torch.isfinite, torch.tensor(values)))
+    # It would make a plan for each new number of frames.
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_a_loss_that_is_no_number_stops_with_its_videos(world_config: Path, tmp_path: Path) -> None:

@@ -150,16 +150,17 @@ def _pair_towers(
     _check_text(tokenizer, text, config.text, config.text_length)
     _drop_unused(vision, text, config.frame_feature == "pooler")
     special = _special_tokens(vision, config) if special is None else special
-    if config.frame_layers > vision.config.num_hidden_layers:
+    layers, feature = config.frame_layers, config.frame_feature
+    # Encoders that are no transformers need not say how many they have.
+    available = getattr(vision.config, "num_hidden_layers", 1)
+    if layers > available:
         raise ConfigError(
-            f"encoder.frame_layers = {config.frame_layers} exceeds {config.vision}; "
-            f"allowed: up to {vision.config.num_hidden_layers}"
+            f"encoder.frame_layers = {layers} is more than {config.vision} has; allowed: up to {available}"
         )
-    features = vision.config.hidden_size * config.frame_layers * len(config.frame_feature.split("+"))
-    projection = nn.Linear(features, config.width)
+    features = vision.config.hidden_size * layers * len(feature.split("+"))
     return Towers(
         text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
-        frame=FrameTower(vision, projection, config.frame_feature, image, special, True, config.frame_layers),
+        frame=FrameTower(vision, nn.Linear(features, config.width), feature, image, special, True, layers),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale),
         record=record | {"special_tokens": special},

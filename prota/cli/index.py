@@ -38,7 +38,10 @@ def index(
     device: Device = "auto",
     ray: RayAddress = None,
 ) -> None:
-    """Bring a library up to date with folders of videos; the same command continues one that was stopped."""
+    """Bring a library up to date with folders of videos; the same command continues one that was stopped.
+
+    How videos are cut (--frames, --fps, --overlap, --shots) counts for files that are new or changed.
+    """
     if ray is not None:
         from prota.cluster.ray import check
 

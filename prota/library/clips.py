@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from prota.frames.pool import DecodePool
 from prota.library.encoding import encode_video, stored_tokens
-from prota.library.reading import ReadRequest, VideoContent, read_video
+from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.search import Query, clean_query
 from prota.library.segments import SegmentPlan
@@ -43,17 +44,48 @@ def parse_clip(text: str) -> ClipRange:
     return ClipRange(Path(found[1]), start, end)
 
 
-def _encoded(model: ProTA, path: Path, timeout: float, memory: int = 0) -> SegmentBatch:
-    """The first segments of a file, up to the size of one part; read in a process that may be killed."""
-    if not path.is_file():
-        raise LibraryError(f"{path}: no such file")
-    encoder = model.config.encoder
-    request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size)
-    with DecodePool(1, timeout, memory) as pool:
-        ((_, outcome),) = pool.run(read_video, [("clip", request)])
-    if not isinstance(outcome.value, VideoContent):
-        raise LibraryError(outcome.error or f"{path}: nothing could be read")
-    return encode_video(model, content_id(path), outcome.value)
+class _Reader:
+    """Reads segments of a file, some at a time, in a process that may be killed."""
+
+    def __init__(self, model: ProTA, path: Path, pool: DecodePool) -> None:
+        if not path.is_file():
+            raise LibraryError(f"{path}: no such file")
+        encoder = model.config.encoder
+        self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size)
+        self.pool = pool
+
+    def read(self, first: int = 0, count: int = PART) -> VideoContent:
+        request = replace(self.request, first=first, count=count)
+        ((_, outcome),) = self.pool.run(read_video, [("clip", request)])
+        if not isinstance(outcome.value, VideoContent):
+            raise LibraryError(outcome.error or f"{self.request.path}: nothing could be read")
+        return outcome.value
+
+    def parts(self) -> Iterator[VideoContent]:
+        """All segments, a part at a time."""
+        part = self.read()
+        yield part
+        for later in remaining(self.request, part):
+            yield self.read(later.first)
+
+    def around(self, start: float) -> VideoContent:
+        """The part of a video with what it shows at a time, and what follows."""
+        part = self.read()
+        before, after = len(part) - 1, part.total
+        if after == len(part) or part.starts[before] > start:
+            return part
+        while after - before > 1:
+            between = (before + after) // 2
+            if self.read(between, 1).starts[0] <= start:
+                before = between
+            else:
+                after = between
+        # Segments overlap: the one before may show more of it.
+        return self.read(max(0, before - 1))
+
+    def middle(self) -> VideoContent:
+        """The middle segment alone."""
+        return self.read(self.read(count=1).total // 2, 1)
 
 
 def _tokens(batch: SegmentBatch) -> SegmentTokens:
@@ -65,10 +97,11 @@ def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: in
 
     ``memory``: bytes that decoding may take; 0: any.
     """
-    batch = _encoded(model, clip.path, timeout, memory)
-    if clip.start is None or clip.end is None:
-        chosen = len(batch) // 2
-    else:
+    with DecodePool(1, timeout, memory) as pool:
+        reader = _Reader(model, clip.path, pool)
+        content = reader.middle() if clip.start is None else reader.around(clip.start)
+    batch, chosen = encode_video(model, content_id(clip.path), content), 0
+    if clip.start is not None and clip.end is not None:
         covered = np.minimum(batch.end, clip.end) - np.maximum(batch.start, clip.start)
         chosen = int(covered.argmax())
         if covered[chosen] <= 0:
@@ -95,12 +128,15 @@ def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: f
     texts = [clean_query(caption) for caption in captions if caption.strip()]
     if not texts:
         raise LibraryError("no captions given: one a line")
-    batch = _encoded(model, path, timeout)
-    videos = stored_tokens(_tokens(batch), model.logit_scale.device)
-    found = []
-    for start in range(0, len(texts), 256):
-        some = texts[start : start + 256]
-        scores, places = model.score(model.encode_text(some).without_source(), videos).max(dim=1)
-        for caption, score, place in zip(some, scores.tolist(), places.tolist(), strict=True):
-            found.append(CaptionMatch(caption, score, float(batch.start[place]), float(batch.end[place])))
-    return sorted(found, key=lambda match: -match.score)
+    best = [CaptionMatch(text, -math.inf, 0.0, 0.0) for text in texts]
+    with DecodePool(1, timeout) as pool:
+        for content in _Reader(model, path, pool).parts():
+            batch = encode_video(model, "clip", content)
+            videos = stored_tokens(_tokens(batch), model.logit_scale.device)
+            for start in range(0, len(texts), 256):
+                some = texts[start : start + 256]
+                scores, places = model.score(model.encode_text(some).without_source(), videos).max(dim=1)
+                for nth, (score, place) in enumerate(zip(scores.tolist(), places.tolist(), strict=True), start=start):
+                    if score > best[nth].score:
+                        best[nth] = CaptionMatch(texts[nth], score, float(batch.start[place]), float(batch.end[place]))
+    return sorted(best, key=lambda match: -match.score)

@@ -67,11 +67,11 @@ class Finder(Protocol):
 
 
 def without_file(videos: Iterable[VideoRecord]) -> frozenset[str]:
-    """Contents whose files are gone, from all of their paths: they are not to be found."""
-    states: dict[str, set[str]] = {}
+    """Contents whose files are gone, from all of their paths: they are not to be found. Bad files have no segments."""
+    contents: dict[str, set[str]] = {"gone": set(), "indexed": set(), "bad": set()}
     for record in videos:
-        states.setdefault(record.video_id, set()).add(record.state)
-    return frozenset(video_id for video_id, seen in states.items() if "indexed" not in seen)
+        contents[record.state].add(record.video_id)
+    return frozenset(contents["gone"] - contents["indexed"])
 
 
 def _there(rows: np.ndarray, scores: np.ndarray) -> Ranked:
@@ -110,9 +110,9 @@ class RowFinder:
     def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> Ranked:
         """The best of the segments that are nearest to one query by their pooled vectors."""
         vector = pooled_vectors(tokens)[0].cpu().numpy()
-        number = max(FILTERED_CANDIDATES if where else CANDIDATES, 2 * count)
+        number = max(FILTERED_CANDIDATES if where or self._hidden else CANDIDATES, 2 * count)
         # In the order of rows, which equal scores keep.
-        candidates = np.sort(self.store.nearest(vector, number, where, within=self._within))
+        candidates = np.sort(self.store.nearest(vector, number, where, within=self._within, hidden=self._hidden))
         if not len(candidates):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         scores, places = search(self.head, tokens, self.tokens(candidates), count)

@@ -170,7 +170,9 @@ def create_library(place: Place, stamp: ModelStamp, schemas: dict[str, pa.Schema
 def upgrade(place: Place, library: dict[str, Any], write: bool) -> dict[str, Any]:
     """Take a library of an older schema to this one, step by step, if its lock is held for writing."""
     if library["schema"] < SCHEMA and not write:
-        raise LibraryError(f"{place} was written by an older prota: upgrade it with `prota library compact {place}`")
+        raise LibraryError(
+            f"{place} was written by an older prota: upgrade it with `prota library compact --library {place}`"
+        )
     while library["schema"] < SCHEMA:
         before = read_file(place, "library.json")
         STEPS[library["schema"]](place)

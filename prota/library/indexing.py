@@ -18,7 +18,7 @@ from pathlib import Path
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from prota.library.walk import FoundFile, Unreadable, below, walk
+from prota.library.walk import FoundFile, Unreadable, below, under, walk
 from prota.library.working import Finished, IndexOptions, LocalWork, Part, Verdict, Work
 from prota.model import ProTA
 
@@ -103,7 +103,7 @@ class Indexer:
         self.work = work(store, model, self.options) if work else LocalWork(model, self.options, autocast)
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}
-        self._by_content = {record.video_id: record for record in self._records.values() if record.state != "bad"}
+        self._by_content = {record.video_id: record for record in self._records.values() if _whole(record)}
         self._reading: dict[str, _Reading] = {}
         self._finished: list[Finished] = []
         self._failed: list[VideoRecord] = []
@@ -111,6 +111,7 @@ class Indexer:
         self._left: list[str] = []
         """Paths whose records a commit takes away."""
         self._seen: set[str] = set()
+        self._unreadable: list[str] = []
         self._committed = time.monotonic()
 
     def run(self, paths: Sequence[Path]) -> IndexReport:
@@ -144,6 +145,7 @@ class Indexer:
             self.result.found += 1
             if isinstance(found, Unreadable):
                 self.result.bad[str(found.path)] = found.reason
+                self._unreadable.append(str(found.path))
             else:
                 self._seen.add(str(found.path))
                 known = self._records.get(str(found.path))
@@ -158,18 +160,20 @@ class Indexer:
     def _unchanged(self, known: VideoRecord, found: FoundFile) -> bool:
         if (known.size, known.modified) != (found.size, found.modified):
             return False
-        return known.state == "indexed" or (known.state == "bad" and not self.options.retry)
+        if known.state == "bad":
+            return not self.options.retry
+        return known.state == "indexed" and _whole(known)
 
     def examine(self, found: FoundFile, video_id: str) -> Verdict:
         """What a file that looks new or changed is, by its content."""
         path = str(found.path)
         known, twin = self._records.get(path), self._by_content.get(video_id)
-        if known is not None and known.video_id == video_id and known.state != "bad":
+        if known is not None and known.video_id == video_id and _whole(known):
             # Touched, or back again, but the same: only its date is new.
             self._keep(replace(known, size=found.size, modified=found.modified, state="indexed"))
             self.result.unchanged += 1
         elif twin is not None:
-            moved = not os.path.lexists(twin.path)
+            moved = _is_gone(twin.path)
             if moved:
                 self._left.append(twin.path)
                 self._records.pop(twin.path, None)
@@ -177,8 +181,9 @@ class Indexer:
             else:
                 self.result.duplicates += 1
             same = replace(twin, path=path, size=found.size, modified=found.modified, state="indexed")
+            self._replace(same)
             self._by_content[video_id] = same
-            self._keep(same)
+            self._changed.append(same)
         else:
             twins = (reading for reading in self._reading.values() if reading.record.video_id == video_id)
             return "read" if next(twins, None) is None else "later"
@@ -238,7 +243,8 @@ class Indexer:
     def _fail(self, record: VideoRecord, reason: str) -> None:
         line = " ".join(reason.split()).removeprefix(f"{record.path}: ")
         self.result.bad[record.path] = line
-        bad = replace(record, state="bad", reason=line, video_id=record.video_id or f"unread:{record.path}")
+        video_id = record.video_id or f"unread:{record.path}"
+        bad = replace(record, state="bad", reason=line, video_id=video_id, segments=0)
         self._replace(bad)
         self._failed.append(bad)
 
@@ -246,10 +252,12 @@ class Indexer:
         """Files of the library under the given folders that are no longer there."""
         roots = [os.path.abspath(path) for path in paths]
         for record in list(self._records.values()):
-            under = any(record.path == root or record.path.startswith(root.rstrip(os.sep) + os.sep) for root in roots)
-            if not under or record.path in self._seen or os.path.lexists(record.path):
+            if record.path in self._seen or not under(record.path, roots):
                 continue
-            if self.options.prune:
+            if under(record.path, self._unreadable) or not _is_gone(record.path):
+                continue
+            if self.options.prune or record.state == "bad":
+                # Of a bad file there is nothing to keep until it is back.
                 self._left.append(record.path)
             elif record.state != "gone":
                 self._keep(replace(record, state="gone"))
@@ -268,3 +276,19 @@ class Indexer:
         if self._finished or others or self._left:
             self.work.save(self.store, self._finished, list(others.values()), self._left)
         self._changed, self._finished, self._failed, self._left = [], [], [], []
+
+
+def _whole(record: VideoRecord) -> bool:
+    """Whether its segments are in the library: a bad file has none, also where it was once away and came back."""
+    return record.state != "bad" and record.segments > 0
+
+
+def _is_gone(path: str) -> bool:
+    """Not what cannot be looked at for another reason: a folder without permission, a disk that does not answer."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

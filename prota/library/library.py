@@ -41,7 +41,9 @@ class Library:
                 name = store.stamp.name
         if isinstance(model, ProTA):
             return cls(place, model.to(torch.device(device)), name or "given in Python")
-        chosen = str(model) if model is not None else name or shipped.DEFAULT
+        # A folder is remembered by its whole path: the library is opened from other folders, too.
+        given = str(Path(model).absolute() if Path(model).is_dir() else model) if model is not None else ""
+        chosen = given or name or shipped.DEFAULT
         relevance = Relevance.load(model_folder(chosen))
         return cls(place, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
 
@@ -60,8 +62,9 @@ class Library:
         missing = [str(path) for path in given if not Path(path).exists()]
         if missing:
             raise LibraryError(f"{', '.join(missing)}: no such file or folder")
-        exists = self.folder.exists("library.json")
-        with Store.open(self.folder, write=True, wait=wait) if exists else Store.create(self.folder, stamp) as store:
+        there = self.folder.exists("library.json")
+        opened = Store.open(self.folder, True, wait) if there else Store.create(self.folder, stamp, wait)
+        with opened as store:
             store.check_model(stamp)
             self._searcher = None
             indexer = Indexer(store, self.model, options, report, should_stop, work=work)

@@ -170,19 +170,85 @@ class Snapshot:
         where: str | None = None,
         probes: int | None = None,
         within: range | None = None,
+        hidden: Collection[str] = (),
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The rows whose pooled vectors are nearest to this one [D], best first.
 
         Where there is an index, `probes` of its partitions are searched, by default a quarter; all under a filter, as
         what a filter leaves may lie in any. What came after the index was built is always searched. `within`:
-        neighbouring rows to keep to.
+        neighbouring rows to keep to; `hidden`: contents to leave out.
         """
         query = {"column": "pooled", "q": np.asarray(vector, np.float32), "k": count, "metric": "cosine"}
         if self.partitions:
             rows = self.count() if within is None else len(within)
-            query["nprobes"] = self.partitions if where else min(probes or self._probes(count, rows), self.partitions)
+            some = min(probes or self._probes(count, rows), self.partitions)
+            query["nprobes"] = self.partitions if where or hidden else some
         with self._reading(where):
             limited = self._limited(where, within)
+            table = self._segments.to_table(columns=names, filter=limited, with_row_id=True)
+        numbers = self._numbers(table.column("_rowid"))
+        return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
+
+    def tokens(self, rows: Rows | None = None) -> SegmentTokens:
+        """The tokens of these rows in the order given, or of all. A range of neighbours is read in one go."""
+        M, D = self.stamp.frames, self.stamp.width
+        shapes = {"direction": (M, D), "spread": (M, D), "weight": (M,), "mask": (M,)}
+        if not self.stamp.spread:
+            del shapes["spread"]
+        within = range(self.count()) if rows is None else rows
+        if not isinstance(within, range) or within.step != 1:
+            table = self._take(list(shapes), within)
+            arrays = {name: block(table, name, *shape) for name, shape in shapes.items()}
+        else:
+            kinds = {"direction": np.float16, "spread": np.float16, "weight": np.float32, "mask": np.uint8}
+            arrays = {name: np.empty((len(within), *shape), kinds[name]) for name, shape in shapes.items()}
+            filled = 0
+            # Batch by batch into their place: all at once would need the memory twice.
+            for batch in self.batches(list(shapes), within=within):
+                for name, shape in shapes.items():
+                    arrays[name][filled : filled + batch.num_rows] = block(batch, name, *shape)
+                filled += batch.num_rows
+        mask = arrays["mask"].view(np.bool_)
+        return SegmentTokens(arrays["direction"], arrays.get("spread"), arrays["weight"], mask)
+
+    def thumbnails(self, rows: Rows) -> list[bytes]:
+        """The small pictures of these rows, as JPEG files."""
+        return list(self._take(["thumbnail"], rows).column("thumbnail").to_pylist())
+
+    def batches(
+        self, columns: Sequence[str], of: Collection[str] | None = None, within: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """All segments, those of some contents or neighbours, in the order of their rows, some at a time."""
+        some: dict[str, Any] = {} if of is None else {"filter": one_of("video_id", of)}
+        if within is not None:
+            some |= {"offset": within.start, "limit": len(within)}
+        with self._reading():
+            yield from self._segments.to_batches(columns=list(columns), batch_size=512, **some)
+
+    def nearest(
+        self,
+        vector: Floats,
+        count: int,
+        where: str | None = None,
+        probes: int | None = None,
+        within: range | None = None,
+        hidden: Collection[str] = (),
+    ) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """The rows whose pooled vectors are nearest to this one [D], best first.
+
+        Where there is an index, `probes` of its partitions are searched, by default a quarter; all under a filter, as
+        what a filter leaves may lie in any. What came after the index was built is always searched. `within`:
+        neighbouring rows to keep to; `hidden`: contents to leave out.
+        """
+        query = {"column": "pooled", "q": np.asarray(vector, np.float32), "k": count, "metric": "cosine"}
+        if self.partitions:
+            rows = self.count() if within is None else len(within)
+            all_of_them = bool(where or hidden)
+            query["nprobes"] = (
+                self.partitions if all_of_them else min(probes or self._probes(count, rows), self.partitions)
+            )
+        with self._reading(where):
+            limited = self._limited(where, within, hidden)
             table = self._segments.to_table(
                 columns=["_distance"], nearest=query, filter=limited, prefilter=True, with_row_id=True
             )
@@ -192,13 +258,15 @@ class Snapshot:
         # Twice the partitions that would hold that many segments if all were of one size, and at least a quarter.
         return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
 
-    def _limited(self, where: str | None, within: range | None) -> str | None:
-        """A filter that keeps to neighbouring rows, too, where it is to."""
-        if within is None:
-            return where
-        first, last = self._all_addresses()[[within.start, within.stop - 1]]
-        here = f"_rowid >= {first} AND _rowid <= {last}"
-        return here if where is None else f"({where}) AND {here}"
+    def _limited(self, where: str | None, within: range | None, hidden: Collection[str] = ()) -> str | None:
+        """A filter that also keeps to neighbouring rows and leaves out some contents, where it is to."""
+        parts = [] if where is None else [f"({where})"]
+        if within is not None:
+            first, last = self._all_addresses()[[within.start, within.stop - 1]]
+            parts.append(f"_rowid >= {first} AND _rowid <= {last}")
+        if hidden:
+            parts.append(f"NOT ({one_of('video_id', hidden)})")
+        return " AND ".join(parts) or None
 
     def _take(self, columns: list[str], rows: Rows) -> pa.Table:
         numbers = np.asarray(rows, dtype=np.int64)
@@ -233,7 +301,7 @@ class Snapshot:
                     raise problem from error
                 raise LibraryError(
                     f"{self.folder} cannot be read ({short(error)}): open it again if it was compacted meanwhile; "
-                    f"otherwise it is damaged, see `prota library verify {self.folder}`"
+                    f"otherwise it is damaged, see `prota library verify --library {self.folder}`"
                 ) from error
             raise LibraryError(
                 f"cannot filter by {where!r} ({short(error)}): "

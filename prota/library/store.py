@@ -89,12 +89,14 @@ class Store(Snapshot):
         super().__init__(folder, stamp)
 
     @classmethod
-    def create(cls, where: Where, stamp: ModelStamp) -> Store:
-        """A new library, opened for writing."""
+    def create(cls, where: Where, stamp: ModelStamp, wait: float = 0.0) -> Store:
+        """A new library, opened for writing; the one that another writer made while this one waited for it."""
         place = Place.of(where)
         place.prepare()
-        lock = place.lock(0.0)
+        lock = place.lock(wait)
         try:
+            if wait and place.exists("library.json"):
+                return cls(place, model_stamp(place, upgrade(place, read_library(place), write=True)), lock)
             schemas = {"videos": VIDEO_SCHEMA, "segments": segment_schema(stamp)}
             tried(place, lambda: create_library(place, stamp, schemas))
             return cls(place, stamp, lock)

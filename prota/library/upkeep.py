@@ -186,12 +186,13 @@ def take_in(store: Store, source: Store) -> None:
     fresh: set[str] = set()
     for video in source.videos():
         here = known.records.get(video.path)
-        if here is not None and (here.video_id == video.video_id or video.state == "bad"):
+        if here is not None and (video.state == "bad" or _as_good(here, video)):
             continue
-        # Two machines may use one path for two files; both stay searchable.
-        path = video.path if here is None else f"{video.path}#{video.video_id[:12]}"
+        # Two machines may use one path for two files; both stay searchable. A bad file is no second one.
+        taken = here is not None and here.state != "bad" and here.video_id != video.video_id
+        path = f"{video.path}#{video.video_id[:12]}" if taken else video.path
         owner = known.owner(video.video_id)
-        if path in known.records:
+        if taken and path in known.records:
             continue
         if video.state != "bad" and owner is not None:
             # It may have been cut into other segments there; those that are here count.
@@ -201,6 +202,11 @@ def take_in(store: Store, source: Store) -> None:
             fresh |= {video.video_id} if video.state != "bad" and video.segments else set()
     columns = [name for name in source.columns if name not in COPIED]
     store.transact(videos, fresh, lambda: source.batches(columns, of=fresh) if fresh else ())
+
+
+def _as_good(here: VideoRecord, there: VideoRecord) -> bool:
+    """Whether a record of the same file is no worse than another library's."""
+    return here.video_id == there.video_id and (here.state == "indexed" or here.state == there.state)
 
 
 def export(folder: Where, path: Path) -> None:

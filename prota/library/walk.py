@@ -6,14 +6,14 @@ import hashlib
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
 from prota.library.records import LibraryError, VideoRecord
 
-__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "walk"]
+__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "under", "walk"]
 
 # What is taken for a video inside a folder, lower case. Benchmarks also have videos called x.null, x. and x.ogg; in a
 # folder of one's own, the last is nearly always music. Any file is taken that is named itself.
@@ -86,8 +86,12 @@ def content_id(path: Path) -> str:
 
 def below(path: str | Path, folders: Sequence[str]) -> bool:
     """Whether a file really lies in or below one of these folders, which are given by their real paths."""
-    real = os.path.realpath(path)
-    return any(real == folder or real.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
+    return under(os.path.realpath(path), folders)
+
+
+def under(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path is one of these or begins with one, as they are written."""
+    return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
 def _open(path: str, flags: int) -> int:

@@ -46,8 +46,8 @@ class Wanted(Section):
     points: bool = Field(False, description="tokens without a spread, as heads without Gaussians have them")
     lines: Literal[240, 720] = 720
     busy: float = Field(0.6, gt=0, lt=1, description="share of the time that machines may work")
-    gpu_memory: float = Field(known.GPU_MEMORY.value / 2**30, gt=0, description="GiB of a GPU")
-    host_memory: float = Field(known.HOST_MEMORY.value / 2**30, gt=0, description="GiB of a machine without a GPU")
+    gpu_memory: float = Field(known.GPU_MEMORY.value / 2**30, ge=0.1, description="GiB of a GPU")
+    host_memory: float = Field(known.HOST_MEMORY.value / 2**30, ge=0.1, description="GiB of a machine without a GPU")
     index_gpus: int | None = Field(None, ge=1, description="GPUs that index; default: those that search")
     index_cores: int | None = Field(None, ge=1, description="cores that index; default: those that search")
 

@@ -32,6 +32,8 @@ ENCODERS: dict[str, dict[str, str]] = {
 }
 MARK = "prota samples "
 CSV_NAME, CREDITS_NAME = "samples.csv", "sources.txt"
+TABLE_HEAD = "video,caption,start,end\n"
+CREDITS_HEAD = "Made by `prota samples`: photographs, cropped, scaled and turned into moving pictures."
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def make_samples(
         # With the lock held, these are of runs that were killed.
         for left in folder.glob(".*.mp4.tmp"):
             left.unlink()
+        _refuse_strangers(folder)
         kept = [clip.name for clip in clips if _existing(folder / f"{clip.name}.mp4") == MARK + marks[clip.name]]
         result = Made([], kept)
         for done, clip in enumerate(clips):
@@ -167,7 +170,7 @@ def _encode(path: Path, clip: Clip, style: Look, encoder: str, mark: str) -> Non
 def _table(clips: Sequence[Clip], style: Look) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["video", "caption", "start", "end"])
+    text.write(TABLE_HEAD)
     for clip in clips:
         for scene, start, end in moments(clip, style):
             for caption in SCENES[scene].captions:
@@ -182,8 +185,15 @@ def _credit(clip: Clip) -> str:
 
 def _credits(clips: Sequence[Clip]) -> str:
     """What licences ask for: who made the photographs, under which terms, and that they were changed."""
-    head = "Made by `prota samples`: photographs, cropped, scaled and turned into moving pictures."
-    return "\n".join([head, "", *(f"{clip.name}.mp4: {_credit(clip)}" for clip in clips)]) + "\n"
+    return "\n".join([CREDITS_HEAD, "", *(f"{clip.name}.mp4: {_credit(clip)}" for clip in clips)]) + "\n"
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """A table or a list of the same name that we did not write is not written over."""
+    for name, head in ((CSV_NAME, TABLE_HEAD), (CREDITS_NAME, CREDITS_HEAD)):
+        path = folder / name
+        if path.exists() and not path.read_bytes().startswith(head.encode()):
+            raise SamplesError(f"{path} is not of `prota samples`: move it away, or choose another folder")
 
 
 def _keep_text(path: Path, text: str) -> None:

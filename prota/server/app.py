@@ -134,6 +134,9 @@ def _add_watch(app: FastAPI) -> None:
     @app.get("/readyz", tags=["watch"])
     async def readyz(given: Given) -> Health:
         """Whether it can search."""
+        if given.engine.state == "failed":
+            # Anyone may ask this, and the reason names files.
+            raise ProblemError(503, "the library cannot be opened; the log and the page say why", {"Retry-After": "10"})
         if given.engine.state != "ready":
             raise given.engine.not_ready()
         return Health(status="ready")

@@ -79,7 +79,7 @@ class Engine:
         self.folder, self.device, self.refresh = Place.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
-        self.model_name = model or shipped.DEFAULT
+        self.model, self.model_name = model, model or shipped.DEFAULT
         self.view: View | None = None
         """None where there is no library yet."""
         self._queries: Kept[Query] = Kept(cached)
@@ -239,7 +239,7 @@ class Engine:
         from prota.training.distributed import start_world
 
         self._library, self._stamp = None, None
-        library = Library.open(self.folder, None, str(start_world(self.device).device))
+        library = Library.open(self.folder, self.model, str(start_world(self.device).device))
         store.check_model(stamp_of(library.model, library.name))
         self._library, self._stamp, self.model_name = library, store.stamp, store.stamp.name
 

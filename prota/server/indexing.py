@@ -98,9 +98,7 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.training.distributed import start_world
 
     place = Place.of(order.library)
-    # A library that is there knows its model.
-    model = None if place.exists("library.json") else order.model
-    library = Library.open(place, model, str(start_world(order.device).device))
+    library = Library.open(place, order.model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within)
     tell = _Teller(order.path)

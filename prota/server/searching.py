@@ -61,7 +61,8 @@ def condition(filters: Filters, view: View) -> str | None:
 def _in_folder(name: str, view: View) -> str:
     """In or below a folder of that name; there may be several."""
     parents = {Path(record.path).parent for record in view.videos.values()}
-    folders = {str(parent) for parent in parents if readable(parent.name) == name}
+    above = {folder for parent in parents for folder in (parent, *parent.parents)}
+    folders = {str(folder) for folder in above if readable(folder.name) == name}
     if not folders:
         return one_of("video_id", [""])
     starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(folders)]

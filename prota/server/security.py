@@ -16,6 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +29,8 @@ COOKIE = "prota_session"
 # Whoever watches over the server need not know the token; the page asks for it, and holds nothing of the library.
 _OPEN = ("/", "/healthz", "/readyz")
 _OPEN_BELOW = "/static/"
+# Only this one takes files, and counts their bytes itself; all else is a line of JSON.
+_UPLOAD, _LARGEST_BODY = "/api/v1/search/like", 2**16
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
@@ -74,8 +77,9 @@ class Guard:
             await send(message)
 
         answer = self._refusal(scope)
+        bounded = receive if scope["path"] == _UPLOAD else _bounded(receive)
         try:
-            await (self.app if answer is None else answer)(scope, receive, send_guarded)
+            await (self.app if answer is None else answer)(scope, bounded, send_guarded)
         except Exception as error:
             # Here, and not further out, so that even this answer carries the headers.
             if begun:
@@ -160,6 +164,21 @@ class Guard:
         if right:
             page.set_cookie(COOKIE, self.session, httponly=True, samesite="strict", path="/")
         return page
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Of a body that nobody needs so large, no more is taken in."""
+    taken = 0
+
+    async def bounded() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > _LARGEST_BODY:
+            raise HTTPException(413, "the request is too large", {"Connection": "close"})
+        return message
+
+    return bounded
 
 
 def _equal(given: str, right: str) -> bool:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from prota.library.clips import ClipRange, like_query, match_captions, parse_clip
+from prota.library.encoding import encode_video, stored_tokens
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
+from prota.library.reading import PART, ReadRequest, read_video
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
+from prota.library.snapshot import SegmentTokens
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 
@@ -37,6 +42,48 @@ def test_what_looks_like_a_clip_is_found_and_the_clip_itself_is_not(tmp_path: Pa
         like_query(library.model, ClipRange(paths["red-left"], 50, 60))
     with pytest.raises(LibraryError, match="no such file"):
         like_query(library.model, ClipRange(tmp_path / "nowhere.mp4"))
+
+
+def write_film(path: Path) -> None:
+    """300 seconds, a picture each: grey, then from 200 s on coloured."""
+    import av
+
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx264", rate=1, options={"crf": "18", "g": "10"})
+        stream.width, stream.height, stream.pix_fmt = 48, 48, "yuv420p"
+        for number in range(300):
+            picture = np.full((48, 48, 3), 40 + number % 50, dtype=np.uint8)
+            if number >= 200:
+                picture[:, :24] = (220, 30, 30)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode(None))
+
+
+def test_a_long_clip_is_looked_at_to_its_end(tmp_path: Path) -> None:
+    film = tmp_path / "film.mp4"
+    write_film(film)
+    model = toy_model()
+    plan = SegmentPlan(4)
+    whole = read_video(ReadRequest(film, plan, model.config.encoder.image_size, count=10_000))
+    assert whole.total > 2 * PART
+    for start, end in ((3, 6), (127, 130.5), (250, 254), (296, 300)):
+        assert (found := like_query(model, ClipRange(film, start, end)).like) is not None
+        shares = np.minimum(whole.ends, end) - np.maximum(whole.starts, start)
+        assert min(found[2], end) - max(found[1], start) == pytest.approx(shares.max())
+    assert (middle := like_query(model, ClipRange(film)).like) is not None
+    assert middle[1:] == (whole.starts[whole.total // 2], whole.ends[whole.total // 2])
+    with pytest.raises(LibraryError, match="it is shorter"):
+        like_query(model, ClipRange(film, 400, 410))
+    captions = ["red on the left", "grey", "a thing", "words"]
+    batch = encode_video(model, "film", whole)
+    tokens = stored_tokens(SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask), torch.device("cpu"))
+    with torch.no_grad():
+        scores = model.score(model.encode_text(captions), tokens)
+    assert len(set(scores.argmax(dim=1).tolist()) - set(range(PART))) > 0, "not all in the first part"
+    for match in match_captions(model, film, captions):
+        best = scores[captions.index(match.caption)]
+        assert match.score == pytest.approx(best.max().item(), abs=1e-5)
+        assert match.start == whole.starts[best.argmax()]
 
 
 def test_captions_come_best_first_with_the_models_scores(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from prota.kernels import dispatch
+from prota.library import finding
 from prota.library.finding import Coverage, RowFinder, without_file
 from prota.library.records import LibraryError
 from prota.library.snapshot import Snapshot
@@ -76,6 +77,7 @@ def test_contents_whose_files_are_gone() -> None:
         video("a", 1, path="/copy/a.mp4", state="gone"),
         video("b", 1, state="gone"),
         video("b", 1, path="/copy/b.mp4", state="gone"),
+        video("c", 0, state="bad", reason="empty"),
     ]
     assert without_file(records) == {content("b")}
     assert without_file([]) == frozenset()
@@ -90,6 +92,22 @@ def test_hidden_contents_are_not_found(folder: Path) -> None:
         empty = RowFinder(store, head(), CPU, hidden, rows=range(30, 40)).find(queries(store, [0, 1]), 5)
         assert [len(rows) for rows, _ in empty.ranked] == [0, 0]
         assert empty.coverage == Coverage(1, 1)
+
+
+def test_hidden_contents_leave_room_for_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where candidates come first, those that are hidden are not among them."""
+    monkeypatch.setattr(finding, "CANDIDATES", 4)
+    monkeypatch.setattr(finding, "FILTERED_CANDIDATES", 4)
+    with Store.open(folder) as store:
+        hidden = {content(name) for name in NAMES[1:]}
+        for rows in (None, range(2, 60)):
+            found = RowFinder(store, head(), CPU, hidden, exact_segments=1, rows=rows).find(queries(store, [30]), 2)
+            assert set(found.ranked[0][0].tolist()) <= set(range(5)) - set(range(rows.start if rows else 0))
+            assert len(found.ranked[0][0]) == 2
+        two = RowFinder(store, head(), CPU, hidden, exact_segments=1).find(
+            queries(store, [30]), 2, where="duration < 0"
+        )
+        assert len(two.ranked[0][0]) == 0
 
 
 def test_nothing_is_read_ahead_where_candidates_come_first(folder: Path) -> None:

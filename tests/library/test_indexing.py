@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 from prota.library import indexing, upkeep, working
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
-from prota.library.reading import ReadRequest
-from prota.library.records import LibraryError
+from prota.library.reading import ReadRequest, VideoContent
+from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
@@ -141,6 +142,98 @@ def test_a_good_file_that_breaks_loses_its_segments(tmp_path: Path, model: ProTA
     assert len(index(tmp_path / "lib", model, tmp_path / "v").bad) == 1
     with Store.open(tmp_path / "lib") as store:
         assert store.count() == 0
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model: ProTA) -> None:
+    paths = write_clips(tmp_path / "v", "red-left")
+    broken = tmp_path / "v" / "broken.mp4"
+    broken.write_bytes(b"not a video at all")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    broken.rename(tmp_path / "away.mp4")
+    assert index(tmp_path / "lib", model, tmp_path / "v").gone == 1
+    assert records(tmp_path / "lib") == {"red-left.mp4": "indexed"}
+    (tmp_path / "away.mp4").rename(broken)
+    assert list(index(tmp_path / "lib", model, tmp_path / "v").bad) == [str(broken)]
+    # What an earlier prota made of it: nothing is there, and it looks fine.
+    with Store.open(tmp_path / "lib", write=True) as store:
+        (bad,) = (record for record in store.videos() if record.state == "bad")
+        shutil.copy(paths["red-left"], broken)
+        found = broken.stat()
+        store.update([replace(bad, state="indexed", size=found.st_size, modified=found.st_mtime_ns)])
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (report.unchanged, report.duplicates) == (1, 1)
+    assert upkeep.verify(tmp_path / "lib") == []
+
+
+def test_a_bad_long_video_that_is_gone_leaves_the_library_usable(
+    tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "v").mkdir()
+    path = tmp_path / "v" / "long.mp4"
+    write_colour_clip(path, "red", "left", frames=150)
+    encode = working.encode_video
+
+    def breaks_off(model: ProTA, video_id: str, content: VideoContent, *rest: object) -> SegmentBatch:
+        if content.first:
+            raise ValueError("broke off")
+        return encode(model, video_id, content, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(working, "encode_video", breaks_off)
+    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=3))
+    assert list(index(tmp_path / "lib", model, tmp_path / "v").bad) == [str(path)]
+    path.unlink()
+    write_clips(tmp_path / "v", "blue-top")
+    assert index(tmp_path / "lib", model, tmp_path / "v").indexed == 1
+    assert records(tmp_path / "lib") == {"blue-top.mp4": "indexed"}
+
+
+def test_what_cannot_be_looked_at_is_not_gone(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_clips(tmp_path / "v" / "one", "red-left")
+    write_clips(tmp_path / "v" / "two", "blue-top")
+    index(tmp_path / "lib", model, tmp_path / "v")
+    scan = os.scandir
+
+    def refused(path: str | Path) -> object:
+        if Path(path).name == "two":
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    look = os.lstat
+    for error in (PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file or directory")):
+        # The second: what lies below a folder that could not be read is not gone, whatever the system says.
+
+        def hidden(path: str | Path, error: OSError = error, **rest: object) -> os.stat_result:
+            if "two" in Path(path).parts:
+                raise error
+            return look(path, **rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "lstat", hidden)
+        report = index(tmp_path / "lib", model, tmp_path / "v", prune=True)
+        assert (report.gone, len(report.bad)) == (0, 1)
+    monkeypatch.undo()
+    assert records(tmp_path / "lib") == {"red-left.mp4": "indexed", "blue-top.mp4": "indexed"}
+
+
+@pytest.mark.parametrize("by", [1, 3])
+def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
+    made = write_clips(tmp_path / "made", "red-left", "blue-top", "green-right", "pink-left", "white-top", "black-top")
+    contents = [path.read_bytes() for path in made.values()]
+    paths = [tmp_path / "v" / f"{number}.mp4" for number in range(4)]
+    (tmp_path / "v").mkdir()
+    for path, content in zip(paths, contents, strict=False):
+        path.write_bytes(content)
+    index(tmp_path / "lib", model, tmp_path / "v")
+    for path, content in zip(paths, contents[by:4] + contents[:by], strict=True):
+        path.write_bytes(content)
+    # Between them new ones are read, and what was found so far is committed.
+    for name, content in zip(("0a.mp4", "2a.mp4"), contents[4:], strict=True):
+        (tmp_path / "v" / name).write_bytes(content)
+    monkeypatch.setattr(indexing, "_COMMIT_SECONDS", 0.0)
+    assert index(tmp_path / "lib", model, tmp_path / "v", workers=1).finished
+    with Store.open(tmp_path / "lib") as store:
+        assert store.count() == 6
     assert upkeep.verify(tmp_path / "lib") == []
 
 

@@ -149,3 +149,12 @@ def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.Mon
         everything = searcher.search("red on the left")
         assert searcher.search("red on the left", where="duration < 1000") == everything
     assert asked == [CANDIDATES, FILTERED_CANDIDATES]
+
+
+def test_a_library_remembers_a_model_folder_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy_model().save_pretrained(tmp_path / "models" / "mine")
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.chdir(tmp_path)
+    Library.open("lib", "models/mine").index("v", IndexOptions(SegmentPlan(4)))
+    monkeypatch.chdir(tmp_path / "v")
+    assert len(Library.open(tmp_path / "lib").search("red", everything=True)) == 1

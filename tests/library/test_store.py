@@ -276,6 +276,17 @@ class TestOpening:
             Store.create(tmp_path, STAMP)
         assert seen(tmp_path) == {"/films/a.mp4": 3, "/films/b.mp4": 3}
 
+    def test_who_waits_gets_the_library_that_another_made_meanwhile(self, tmp_path: Path) -> None:
+        making = Store.create(tmp_path, STAMP)
+        with pytest.raises(LibraryError, match="is being written by"):
+            Store.create(tmp_path, STAMP)
+        ender = threading.Timer(0.3, making.close)
+        ender.start()
+        with Store.create(tmp_path, STAMP, wait=60) as store:
+            store.commit([video("a", 3)], [segments("a", 3)])
+        ender.join()
+        assert seen(tmp_path) == {"/films/a.mp4": 3}
+
     @pytest.mark.parametrize("write", [False, True])
     def test_what_is_no_library_is_told_with_its_remedy(self, tmp_path: Path, write: bool) -> None:
         with pytest.raises(LibraryError, match=r"no library at .*: make one with `prota index"):

@@ -258,6 +258,21 @@ class TestMerge:
         assert seen(ours) == expected
         assert info(ours)["version"] == before + 2
 
+    def test_what_is_whole_elsewhere_replaces_what_is_bad_or_gone_here(self, tmp_path: Path) -> None:
+        ours, theirs = fill(tmp_path / "ours", "bc"), fill(tmp_path / "theirs", "abc")
+        with Store.open(ours, write=True) as store:
+            store.update([video("a", 0, state="bad", reason="took too long"), video("b", 3, state="gone")])
+        merge(ours, [theirs])
+        with Store.open(ours) as store:
+            assert {(record.path, record.state) for record in store.videos()} == {
+                (f"/films/{name}.mp4", "indexed") for name in "abc"
+            }
+            assert store.count() == 9
+        assert verify(ours) == []
+        before = info(ours)["version"]
+        merge(ours, [theirs])
+        assert info(ours)["version"] == before
+
     def test_another_model_is_refused_before_anything_is_taken_in(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "a"), fill(tmp_path / "theirs", "b")
         other = fill(tmp_path / "other", "c", stamp=replace(STAMP, name="big", fingerprint="cd" * 32))

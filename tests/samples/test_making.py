@@ -185,5 +185,12 @@ def test_somebody_elses_files_and_runs_are_left_alone(folder: Path, tmp_path: Pa
         make_samples(tmp_path, SMALL, FEW)
     assert not (tmp_path / "cat.mp4").exists()
     assert (tmp_path / "three-scenes-4.mp4").read_bytes() == b"my holiday"
+    (tmp_path / "three-scenes-4.mp4").unlink()
+    for name in ("samples.csv", "sources.txt"):
+        (tmp_path / name).write_text("my own notes")
+        with pytest.raises(SamplesError, match=rf"{name} is not of `prota samples`: move it away"):
+            make_samples(tmp_path, SMALL, FEW)
+        assert (tmp_path / name).read_text() == "my own notes"
+        (tmp_path / name).unlink()
     with hold(folder / ".lock"), pytest.raises(SamplesError, match="another process is making samples in"):
         make_samples(folder, SMALL)

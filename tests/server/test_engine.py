@@ -61,10 +61,24 @@ def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
         wait_until(lambda: client.get("/api/v1/library").json()["state"] == "failed")
         assert "does not describe a library" in client.get("/api/v1/library").json()["detail"]
         assert client.get("/readyz").status_code == client.get("/api/v1/search?q=red").status_code == 503
+        # Anyone may ask whether it is ready.
+        assert str(tmp_path) not in client.get("/readyz").text
         assert client.get("/healthz").status_code == 200
         # Once it is mended, it is served.
         shutil.rmtree(tmp_path / "library")
         wait_until(lambda: client.get("/api/v1/library").json()["state"] == "ready")
+
+
+def test_a_model_that_lies_elsewhere_now(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    moved = world.model.rename(tmp_path / "moved")
+    app = create_app(world.library, ServerOptions(device="cpu", refresh=0.05))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as client:
+        wait_until(lambda: client.get("/api/v1/library").json()["state"] == "failed")
+    with client_of(world, model=str(moved), allow=(world.videos,)) as client:
+        assert client.get("/api/v1/search?q=red").status_code == 200
+        job = client.post("/api/v1/jobs", json={"path": str(world.videos)}).json()
+        wait_until(lambda: client.get(f"/api/v1/jobs/{job['id']}").json()["state"] == "done")
 
 
 def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:

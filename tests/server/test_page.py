@@ -222,6 +222,23 @@ def test_filters(opened: Opener) -> None:
     expect(page.locator(".card")).to_have_count(4)
 
 
+def test_a_filter_stays_while_a_job_runs(opened: Opener, server: FakeServer) -> None:
+    page = opened("?q=dog")
+    page.click("#filter")
+    page.select_option("[name=folder]", "travel")
+    expect(page.locator(".card")).to_have_count(2)
+    page.click("#open-library")
+    page.fill("#path", "/videos/new")
+    page.keyboard.press("Enter")
+    expect(page.locator("#library-label")).to_contain_text("Indexing")
+    next(iter(server.world.jobs.values())).update(done=6, share=0.5)
+    expect(page.locator("#library-label")).to_have_text("Indexing 50 %")
+    page.keyboard.press("Escape")
+    assert page.input_value("[name=folder]") == "travel"
+    page.select_option("[name=duration]", "-30")
+    expect(page).to_have_url(re.compile(r"folder=travel"))
+
+
 def test_keys_alone(opened: Opener) -> None:
     page = opened("?q=boats")
     expect(page.locator(".card")).to_have_count(5)

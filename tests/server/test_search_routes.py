@@ -50,6 +50,7 @@ def test_filters(client: TestClient) -> None:
     assert found(max_duration=5) == everything - {"long"}
     assert found(folder="far") == {"long", "green-right"}
     assert found(folder="near") == everything - found(folder="far")
+    assert found(folder="videos") == everything, "those below it count"
     assert found(folder="videos' OR 1=1 --") == found(folder="nowhere") == set()
     assert found(after="2999-01-01") == found(before="1999-01-01") == set()
     assert found(after="1999-01-01", before="2999-01-01", folder="") == everything

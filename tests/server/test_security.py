@@ -47,6 +47,17 @@ def test_two_hosts_are_none(client: TestClient) -> None:
     assert client.get("/healthz", headers=headers).status_code == 421
 
 
+def test_a_body_that_nobody_needs_so_large(client: TestClient) -> None:
+    answer = client.post("/api/v1/jobs", content=b'{"path": "' + b"x" * 2**17 + b'"}')
+    assert (answer.status_code, answer.headers["content-type"]) == (413, "application/problem+json")
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 2**12
+
+    assert client.post("/api/v1/jobs", content=chunks()).status_code == 413
+
+
 @pytest.mark.parametrize(
     "headers",
     [

@@ -68,7 +68,9 @@ export class Library {
 		if (roots[0]) $("path").placeholder = roots[0];
 		if (!this.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
 		const { folder } = document.forms.filters;
+		const chosen = folder.value;
 		folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
+		folder.value = facts.folders.includes(chosen) ? chosen : "";
 	}
 
 	say(text, kind = "") {

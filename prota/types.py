@@ -147,6 +147,8 @@ def _join(parts: Sequence[_Batch]) -> _Batch:
 def pad_tokens(tensor: Tensor, length: int) -> Tensor:
     """[A, N] or [A, N, D] with zeros, or False, behind its tokens up to ``length`` of them."""
     missing = length - tensor.shape[1]
+    if missing < 0:
+        raise ValueError(f"{tensor.shape[1]} tokens do not fit into {length}")
     return F.pad(tensor, (0, 0, 0, missing) if tensor.dim() == 3 else (0, missing))
 
 

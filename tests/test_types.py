@@ -75,3 +75,5 @@ def test_what_cannot_be_joined_is_refused() -> None:
 def test_padding_is_zero() -> None:
     assert pad_tokens(torch.ones(2, 3), 5).tolist() == [[1, 1, 1, 0, 0]] * 2
     assert pad_tokens(torch.ones(1, 1, 2), 2).tolist() == [[[1, 1], [0, 0]]]
+    with pytest.raises(ValueError, match="3 tokens do not fit into 2"):
+        pad_tokens(torch.ones(2, 3), 2)

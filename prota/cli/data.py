@@ -55,6 +55,7 @@ def prepare(
 ) -> None:
     """Decode every video once into the frame cache; resumes where it was stopped."""
     from prota.data.benchmarks import load_benchmark
+    from prota.data.doctor import require_disjoint
     from prota.data.videos import find_videos
     from prota.frames.cache import CachePlan, FrameCache, fill_cache
 
@@ -67,6 +68,7 @@ def prepare(
     found = find_videos(
         Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
     )
+    require_disjoint(benchmark, found.paths)
     settings = experiment.data
     plan = CachePlan(experiment.encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds)
     folder = Path(experiment.data.cache).expanduser()

@@ -67,6 +67,10 @@ def evaluate(
     require_data(data, overrides)
     if scores is not None and (audit or normalisation == "qbnorm"):
         raise typer.BadParameter("--audit and --normalisation qbnorm ask a model: they need a CHECKPOINT")
+    if scores is not None and (data is not None or save_scores is not None or split != "test"):
+        raise typer.BadParameter("--data, --split and --save-scores ask a model: they need a CHECKPOINT")
+    if checkpoint is not None and targets is not None:
+        raise typer.BadParameter("--targets says whose the rows of --scores are: a CHECKPOINT knows")
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
             if world.first:

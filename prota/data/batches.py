@@ -23,6 +23,7 @@ from prota.data.splits import DataError, Split
 from prota.experiment import Experiment
 from prota.frames.cache import CachePlan, FrameCache
 from prota.frames.sampling import middle_indices
+from prota.settings import ConfigError
 
 __all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead"]
 __all__ += ["count_batches", "epoch_batches", "open_cache"]
@@ -51,6 +52,8 @@ class FrameBatch:
 
 def open_cache(experiment: Experiment) -> FrameCache:
     """The frame cache of an experiment; one that was filled for other settings is refused."""
+    if not experiment.data.cache:
+        raise ConfigError("data.cache is not set: give the folder in the config file or with -s data.cache=…")
     cache = FrameCache.open(Path(experiment.data.cache).expanduser())
     for name, cached, wanted in (
         ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
@@ -180,11 +183,11 @@ class ClipReader:
     def _disturbed(self, video_id: str, epoch: int, clip: Array) -> Array:
         """Now and then with half as many frames again of another video, before or behind its own."""
         generator = np.random.default_rng([self.train.seed, epoch, _number(video_id, "mixing")])
-        if generator.random() >= self.train.mixing:
+        if generator.random() >= self.train.mixing or self.count == 1:
             return clip
         (stranger,) = self._strangers(generator, video_id, 1)
-        own = clip[_spread(np.arange(len(clip)), max(1, self.count - self.count // 3))]
-        parts = [own, self._clip(stranger, epoch, max(1, len(own) // 2))]
+        own = clip[_spread(np.arange(len(clip)), self.count - max(1, self.count // 3))]
+        parts = [own, self._clip(stranger, epoch, max(1, min(len(own) // 2, self.count - len(own))))]
         return np.concatenate([parts[place] for place in generator.permutation(2)])
 
     def _strangers(self, generator: np.random.Generator, video_id: str, count: int) -> list[str]:

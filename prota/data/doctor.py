@@ -228,9 +228,12 @@ def require_complete(split: Split, available: Collection[str], allow_missing: in
     return Split(split.name, tuple(item for item in split.items if item.video_id not in gone)), len(missing)
 
 
-def require_disjoint(benchmark: Benchmark) -> None:
-    """Refuse a benchmark with a video in two splits: what is learnt from it would be tested with it."""
-    for pair, videos in _shared(benchmark, {}).items():
+def require_disjoint(benchmark: Benchmark, paths: Mapping[str, Path] | None = None) -> None:
+    """Refuse a benchmark with a video in two splits: what is learnt from it would be tested with it.
+
+    With the ``paths`` of its videos, also one that has two names.
+    """
+    for pair, videos in _shared(benchmark, paths or {}).items():
         raise DataError(
             f"{benchmark.name} has {len(videos)} videos in both splits of {pair} ({examples(videos)}): "
             "take them out of one of the two"

@@ -26,6 +26,8 @@ class Augmentation:
     mirrored: tuple[bool, ...]
     colours: tuple[tuple[float, float, float], ...] = ()
     """What brightness, contrast and saturation are multiplied with; empty: colours stay."""
+    apart: bool = False
+    """Whether each video has a square of its own, even where they happen to be alike."""
 
     @classmethod
     def draw(cls, config: TrainConfig, size: int, videos: int, step: int) -> Augmentation:
@@ -41,11 +43,12 @@ class Augmentation:
         mirrored = generator.random(videos) < (0.5 if config.flip else 0.0)
         factors = generator.uniform(1 - config.colour, 1 + config.colour, (videos, 3)).tolist() if config.colour else []
         colours = tuple((bright, contrast, vivid) for bright, contrast, vivid in factors)
-        return cls(boxes, tuple(bool(value) for value in mirrored), colours)
+        apart = config.crop_per == "video" and config.crop < 1
+        return cls(boxes, tuple(bool(value) for value in mirrored), colours, apart)
 
     def part(self, videos: slice) -> Augmentation:
         """That of some of the videos."""
-        return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos])
+        return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos], self.apart)
 
 
 def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = None) -> Tensor:
@@ -55,7 +58,7 @@ def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = N
     pictures = frames.permute(0, 1, 4, 2, 3)
     if augmentation is None:
         return _resized(pictures, size).contiguous()
-    if len(set(augmentation.boxes)) == 1:
+    if not augmentation.apart:
         side, top, left = augmentation.boxes[0]
         pictures = _resized(pictures[..., top : top + side, left : left + side], size)
     else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from prota.settings import ConfigError
 from prota.types import Tokens
 
 __all__ = ["FrameTower", "ImageFormat", "TemporalTransformer", "VideoEncoder"]
@@ -185,7 +186,7 @@ class TemporalTransformer(nn.Module):
         """Copy the first layers and positions of CLIP's text transformer."""
         width, available, theirs = self.positions.embedding_dim, len(text_model.encoder.layers), text_model.config
         if (theirs.hidden_size, theirs.intermediate_size) != (width, 4 * width) or available < len(self.layers):
-            raise ValueError(
+            raise ConfigError(
                 f"encoder.temporal_init='clip' needs a text transformer of width {width} (inside: {4 * width}) with at "
                 f"least {len(self.layers)} layers; this CLIP has {theirs.hidden_size} ({theirs.intermediate_size}) and "
                 f"{available}; allowed: random"

@@ -59,7 +59,7 @@ def run_table(
     rows = ablation_rows(table)
     unknown = set(only) - {row.name for row in rows}
     if unknown:
-        raise ValueError(f"no row {', '.join(sorted(unknown))} in {table}; allowed: {', '.join(r.name for r in rows)}")
+        raise ConfigError(f"no row {', '.join(sorted(unknown))} in {table}; allowed: {', '.join(r.name for r in rows)}")
     features: FeatureClips | None = None
     results: list[AblationResult] = []
     for row in rows:

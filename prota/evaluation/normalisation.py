@@ -6,14 +6,10 @@ search engine cannot, so their figures stand beside the plain ones and never rep
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-__all__ = ["Normalisation", "dual_softmax", "query_bank"]
-
-Normalisation = Literal["dual-softmax", "query-bank"]
+__all__ = ["dual_softmax", "query_bank"]
 
 
 def dual_softmax(scores: Tensor, temperature: float = 100.0) -> tuple[Tensor, Tensor]:

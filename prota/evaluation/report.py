@@ -91,12 +91,20 @@ class SystemUnderTest:
         assert source is not None
         sections = source.model_dump() | model.config.model_dump()
         if own is not None:
-            sections["train"] = own.train.model_dump()
+            # Frames are drawn in training alone: a cache without others to draw is as good for this.
+            drawn = {} if source.data.cache_jitter > 1 else {"jitter": False}
+            sections["train"] = own.train.model_dump() | drawn
         experiment = Experiment(**sections)
         benchmark, trained_on = load_benchmark(experiment.data), frozenset[str]()
         if own is not None:
             trained = benchmark if own.data == experiment.data else load_benchmark(own.data)
-            trained_on = frozenset(trained.split("train").video_ids)
+            learned = trained.split("train")
+            if state and state.data and state.data["train"] != learned.hash:
+                raise ValueError(
+                    f"the training captions or videos of {checkpoint} have changed since it was trained, so nobody "
+                    "knows what it has seen: restore its annotations, or evaluate a copy that `prota export` made"
+                )
+            trained_on = frozenset(learned.video_ids)
         step, missing = (state.step, state.missing) if state else (None, None)
         return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing), trained_on)
 
@@ -180,15 +188,18 @@ class Evaluation:
         )
 
     def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
-        """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time."""
+        """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time.
+
+        In single precision: half of it rounds otherwise in a batch of another length, which is no leak.
+        """
         texts = [caption for _, caption in self.split.pairs]
         ids = self.split.video_ids
         self.system.model.eval()
 
         def score(rows: Sequence[int], columns: Sequence[int]) -> Tensor:
             chosen = [ids[column] for column in columns]
-            videos = encode_videos(self.system.model, self.reader, chosen, self.autocast)
-            return score_texts(self.system.model, [texts[row] for row in rows], videos, self.autocast)
+            videos = encode_videos(self.system.model, self.reader, chosen)
+            return score_texts(self.system.model, [texts[row] for row in rows], videos)
 
         return score
 

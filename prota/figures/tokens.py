@@ -110,13 +110,18 @@ def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: dict[str, str]) -
             for offset, values, mark in ((-0.2, own, MARKS[0]), (0.2, other, MARKS[1])):
                 _bars(panel.barh, places + offset, values, 0.4, mark)
             panel.set_title(name)
-        panel.set_xlim(right=1.05 * max(*own, *other))
+        panel.set_xlim(*_limits(*own, *other, margin=1.05))
         panel.tick_params(axis="y", length=0)
         panel.locator_params(axis="x", nbins=4)
     panels[0].set_yticks(places, numbers.words)
     panels[0].set_ylim(len(numbers.words) - 0.4, -0.6)
     part.supylabel("weights of the words", fontsize=8.5)
     _legend(part)
+
+
+def _limits(*values: float, margin: float) -> tuple[float, float]:
+    """From zero to the longest bars; weights may be negative."""
+    return margin * min(0.0, *values), margin * max(0.0, *values)
 
 
 def _bars(draw_bars: Any, places: Any, values: Any, width: float, mark: Any) -> None:
@@ -161,8 +166,8 @@ def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: dict[s
 
 
 def _frame_bars(axes: Axes, numbers: TokenWeights, pair: PairWeights, kind: str, shown: Any, mark: Any) -> None:
-    both = (getattr(other, f"video_{kind}") for other in (numbers.positive, numbers.negative))
+    both = [value for other in (numbers.positive, numbers.negative) for value in getattr(other, f"video_{kind}")]
     _bars(axes.bar, np.arange(len(shown)), np.array(getattr(pair, f"video_{kind}"))[shown], 0.5, mark)
-    axes.set_ylim(0, 1.1 * max(max(values) for values in both))
+    axes.set_ylim(*_limits(*both, margin=1.1))
     axes.locator_params(axis="y", nbins=2)
     axes.tick_params(axis="x", length=0)

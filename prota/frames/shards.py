@@ -136,15 +136,16 @@ def read_quarantine(folder: Path) -> dict[str, dict[str, Any]]:
 
 def write_quarantine(folder: Path, quarantine: dict[str, dict[str, Any]]) -> None:
     """Videos that failed: id → reason, source (size and mtime of the file then)."""
-    write_atomically(folder / "quarantine.json", json.dumps(quarantine, indent=1, ensure_ascii=False))
+    write_atomically(folder / "quarantine.json", json.dumps(quarantine, indent=1))
 
 
 def refuse_foreign(folder: Path) -> None:
     """See that the folder is a cache, or absent, or empty but for what a writer killed at once leaves."""
     if folder.exists() and not folder.is_dir():
         raise CacheError(f"{folder} is a file: name a folder for the frame cache")
-    there = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if there - {"lock", "cache.json.tmp"} and "cache.json" not in there:
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    there = {name for name in names if name != "lock" and not name.endswith(".tmp")}
+    if there and "cache.json" not in there:
         raise CacheError(f"{folder} is not empty and not a frame cache: use another folder")
 
 

@@ -45,6 +45,8 @@ class TrainingState:
     """After which step that was."""
     missing: dict[str, int] = field(default_factory=dict)
     """Split → items that were left out by permission; empty: not known, as in runs of before this was recorded."""
+    data: dict[str, str] = field(default_factory=dict)
+    """Hashes of the data: training as asked for (``train``), training and validation as far as there (``used``, ``val``)."""
 
     @classmethod
     def read(cls, folder: Path) -> TrainingState | None:
@@ -75,7 +77,8 @@ class RunFolder:
                 raise ValueError(
                     f"another process is training in {self.path}: wait for it, or give another --out"
                 ) from None
-            if not self.is_run:
+            # Where nothing was saved yet there is nothing to continue: an attempt may have failed for its settings.
+            if not self.is_run or not self.pointers():
                 write_atomically(self.path / _EXPERIMENT, experiment.to_toml())
         if world is not None:
             world.barrier()

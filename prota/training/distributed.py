@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from prota.settings import ConfigError
 from prota.types import PreparedTokens, TokenGaussians, Tokens, pad_tokens
 
 __all__ = ["ALONE", "OtherProcessError", "World", "average_gradients", "gather_prepared", "start_world"]
@@ -156,7 +157,10 @@ def _take_device(device: str, local: int) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
         device = f"cuda:{local}"
-    chosen = torch.device(device)
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"--device {device} is not allowed; allowed: auto, cpu, cuda, cuda:1 …") from None
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"--device {device}: torch sees {torch.cuda.device_count()} GPUs; allowed here: cpu")
     if chosen.type == "cuda":

@@ -108,10 +108,13 @@ class Trainer:
         require_disjoint(benchmark)
         cache = open_cache(experiment)
         self.missing: dict[str, int] = {}
-        self.train_split, self.missing["train"] = require_complete(benchmark.split("train"), cache.ids, allow_missing)
+        asked = benchmark.split("train")
+        self.train_split, self.missing["train"] = require_complete(asked, cache.ids, allow_missing)
+        self.data = {"train": asked.hash, "used": self.train_split.hash}
         self.val_split: Split | None = None
         if benchmark.val is not None:
             self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
+            self.data["val"] = self.val_split.hash
         if benchmark.test is not None:
             # Not to be read, only to be there: who trains for days should know now that testing will not work.
             require_complete(benchmark.test, cache.ids, allow_missing)
@@ -164,7 +167,12 @@ class Trainer:
                 f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
                 "it would not go on as it began; use the frame cache as it was, or another --out folder"
             )
-        state = replace(state, missing=self.missing)
+        if state.data not in ({}, self.data):
+            raise ValueError(
+                f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
+                "began; restore the annotations and the frame cache, or use another --out folder"
+            )
+        state = replace(state, missing=self.missing, data=self.data)
         if self.world.first:
             self.run.cut_log(state.step)
             if report:
@@ -185,7 +193,8 @@ class Trainer:
 
     @torch.no_grad()
     def _begin(self) -> TrainingState:
-        """What is measured on the first training batches before a run starts."""
+        """What is measured on the first training batches before a run starts; nothing is left out at random there."""
+        self.model.eval()
         if not self.model.video_encoder.tower.standardised and self.experiment.score.bandwidth != "estimated":
             return TrainingState(step=0, epoch=0)
         batches = self.batches(0)[:8]

@@ -182,6 +182,10 @@ def test_mixing_adds_frames_of_another_video_now_and_then() -> None:
     assert len({video for count in mixed for video in count}) > 4
     assert rows(source, ["v1"], 5) == rows(source, ["v1"], 5)
     assert rows(source, ["v1"]) == [[100, 101, 102, 103]]
+    # Never more than the model takes: that many are gathered from each process.
+    for most, longest in ((1, 1), (2, 2), (3, 3)):
+        batch = reader(lengths, "train.mixing=1", f"encoder.frames={most}").read(list(lengths), 0)
+        assert batch.mask.shape[1] == longest
     with pytest.raises(DataError, match=r"train\.mixing=0\.5 needs as many other videos; the split has 1 in all"):
         reader({"v1": 4}, "train.mixing=0.5")
 

@@ -209,3 +209,8 @@ def test_a_leak_is_refused() -> None:
     with pytest.raises(DataError, match=r"mine has 1 videos in both splits of train\+test \(both\)"):
         require_disjoint(BENCHMARK)
     require_disjoint(Benchmark("mine", None, None, TEST))
+    one, other = (Split(name, (Item(video, ("x",)),)) for name, video in (("train", "a.mp4"), ("test", "a")))
+    twice = Benchmark("mine", one, None, other)
+    require_disjoint(twice)
+    with pytest.raises(DataError, match=r"1 videos in both splits of train\+test \(a\.mp4\)"):
+        require_disjoint(twice, {"a.mp4": Path("v/a.mp4"), "a": Path("v/a.mp4")})

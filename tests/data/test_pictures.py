@@ -55,7 +55,7 @@ def test_each_video_has_its_own_crop_where_asked() -> None:
     given = frames()
     turned = given.permute(0, 1, 4, 2, 3)
     # At the size of the crops nothing is resampled: each pixel is one of the picture's.
-    cropped = to_pictures(given, 8, Augmentation(((8, 3, 5), (8, 0, 8)), (False, True)))
+    cropped = to_pictures(given, 8, Augmentation(((8, 3, 5), (8, 0, 8)), (False, True), apart=True))
     assert (cropped[0].int() - turned[0, ..., 3:11, 5:13].int()).abs().max() <= 1
     assert (cropped[1].int() - turned[1, ..., 0:8, 8:16].flip(-1).int()).abs().max() <= 1
     config = TrainConfig(crop=0.5, crop_per="video")
@@ -63,6 +63,11 @@ def test_each_video_has_its_own_crop_where_asked() -> None:
     assert len(set(draw.boxes)) > 4
     assert draw.part(slice(2, 5)).boxes == draw.boxes[2:5]
     assert draw == Augmentation.draw(config, 32, 8, 3)
+    # However few of them a process has.
+    two = Augmentation.draw(config, given.shape[2], 2, 3)
+    for place in range(2):
+        alone = to_pictures(given[place : place + 1], 8, two.part(slice(place, place + 1)))
+        assert torch.equal(alone[0], to_pictures(given, 8, two)[place])
 
 
 def test_colours_change_by_their_factors() -> None:

@@ -63,6 +63,18 @@ def test_a_model_without_inter_weights_has_one_panel(points: RankedSplit) -> Non
     assert {axes.spines["top"].get_linewidth() for axes in figure.axes if axes.images} == {0.6}
 
 
+def test_negative_weights_are_drawn_from_zero() -> None:
+    weights = (-0.3, -0.1, -0.2)
+    pair = PairWeights("v", 0.5, 1.0, weights, weights, weights, weights, weights, weights)
+    frames = np.zeros((3, 8, 8, 3), dtype=np.uint8)
+    figure = draw(TokenWeights("a b c", ("a", "b", "c"), pair, pair), {"v": frames})
+    words = [axes for axes in figure.axes if axes.containers and axes.get_xlim()[0] == pytest.approx(1.05 * -0.3)]
+    bars = [axes for axes in figure.axes if axes.containers and axes.get_ylim()[0] == pytest.approx(1.1 * -0.3)]
+    assert words
+    assert bars
+    assert {axes.get_xlim()[1] for axes in words} == {axes.get_ylim()[1] for axes in bars} == {0.0}
+
+
 def test_of_long_videos_twelve_frames_are_shown() -> None:
     long = tuple(float(number) for number in range(1, 65))
     pair = PairWeights("long", 0.5, 1.0, (1.0,), (1.0,), (1.0,), long, long, long)

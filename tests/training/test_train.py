@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from prota.encoders.text import HashTokenizer, TextBatch
-from prota.evaluation.report import find_checkpoint
+from prota.evaluation.report import SystemUnderTest, find_checkpoint
 from prota.experiment import Experiment
+from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
 from prota.training.optim import layers_of
@@ -251,6 +252,51 @@ def test_what_is_missing_is_recorded_and_must_stay_missing(world_config: Path, t
     captions.write_text(original + "gone,not there,train\nlost,not there either,val\n", encoding="utf-8")
     train(world_config, run, *settings, allow_missing=1)
     assert RunFolder(run).state("best").missing == {"train": 1, "val": 1}
+
+
+def test_other_data_than_a_run_began_with_is_refused(world_config: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original, encoding="utf-8")
+    run, settings = tmp_path / "run", (f"data.captions={captions}", "train.epochs=1")
+    train(world_config, run, *settings, stop_after=2)
+    lines = original.splitlines()
+    for split in ("train", "val"):
+        line = next(line for line in lines if line.endswith(f",{split}"))
+        changed = original.replace(line, f"{line.split(',')[0]},something else,{split}")
+        captions.write_text(changed, encoding="utf-8")
+        with pytest.raises(ValueError, match="began with other captions or videos than there are now"):
+            train(world_config, run, *settings)
+        RunFolder(run).release()
+    captions.write_text(original, encoding="utf-8")
+    train(world_config, run, *settings)
+    assert find_checkpoint(run)[2] is not None
+    SystemUnderTest.load(run, None, torch.device("cpu"))
+    # A video that was learned from is called a test video now.
+    video = next(line for line in lines if line.endswith(",train")).split(",")[0]
+    moved = "\n".join(line.replace(",train", ",test") if line.startswith(video) else line for line in lines)
+    captions.write_text(moved + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="have changed since it was trained, so nobody knows what it has seen"):
+        SystemUnderTest.load(run, None, torch.device("cpu"))
+
+
+def test_an_attempt_that_failed_does_not_take_the_folder(world_config: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.cache is not set"):
+        train(world_config, tmp_path / "run", "data.cache=")
+    train(world_config, tmp_path / "run", "train.epochs=1")
+    assert RunFolder(tmp_path / "run").experiment().train.epochs == 1
+
+
+def test_what_is_measured_before_the_first_step_is_not_random(world_config: Path, tmp_path: Path) -> None:
+    settings = ("train.captions=one", "train.epochs=1", "score.bandwidth=estimated")
+    modes = []
+    for extra in ((), ("loss.soft_targets=0.3",)):
+        experiment = Experiment.load(world_config, [*settings, *extra])
+        trainer = Trainer(experiment, RunFolder(tmp_path / str(len(extra))), ALONE)
+        trainer.model.train()
+        trainer._begin()
+        modes.append({part.training for part in trainer.model.modules()})
+    assert modes == [{False}, {False}]
 
 
 def test_texts_are_tokenised_by_the_thread_that_reads(world_config: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class TrainingState:
     missing: dict[str, int] = field(default_factory=dict)
     """Split → items that were left out by permission; empty: not known, as in runs of before this was recorded."""
     data: dict[str, str] = field(default_factory=dict)
-    """Hashes of the data: training as asked for (``train``), training and validation as far as there (``used``, ``val``)."""
+    """Hashes of the training data as asked for (``train``), and of what of both splits is there (``used``, ``val``)."""
 
     @classmethod
     def read(cls, folder: Path) -> TrainingState | None:

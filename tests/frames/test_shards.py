@@ -8,19 +8,7 @@ import numpy as np
 import pytest
 
 from prota.frames import shards
-from prota.frames.shards import (
-    CacheError,
-    CachePlan,
-    ShardWriter,
-    claim,
-    read_plan,
-    read_quarantine,
-    read_shards,
-    refuse_foreign,
-    shard_problem,
-    tidy,
-    write_quarantine,
-)
+from prota.frames.shards import CacheError, CachePlan, ShardWriter, claim, read_plan, read_shards, shard_problem, tidy
 
 
 def fill(folder: Path, counts: list[int], size: int = 4) -> None:
@@ -67,15 +55,15 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_names_that_are_no_text_can_be_quarantined(tmp_path: Path) -> None:
     quarantine = {"v": {"reason": "caf\udce9/v.mp4: no frames", "source": [1, 2]}}
-    write_quarantine(tmp_path, quarantine)
-    assert read_quarantine(tmp_path) == quarantine
+    shards.write_quarantine(tmp_path, quarantine)
+    assert shards.read_quarantine(tmp_path) == quarantine
 
 
 def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     # What a writer killed at its first step leaves.
     (tmp_path / "lock").touch()
     (tmp_path / ".cache.json.123.tmp").touch()
-    refuse_foreign(tmp_path)
+    shards.refuse_foreign(tmp_path)
     claim(tmp_path, CachePlan(2, 1, 4))
     claim(tmp_path, CachePlan(2, 1, 4))
     assert read_plan(tmp_path) == CachePlan(2, 1, 4)

@@ -67,7 +67,7 @@ function card(moment, actions) {
 	return item;
 }
 
-/** One card at a time is in the tab order, with its buttons: Tab passes the grid in three steps, not in a hundred. */
+/** One card at a time is in the tab order: Tab passes the grid in three steps, not in a hundred. */
 function enter(item) {
 	for (const other of document.querySelectorAll(".card [tabindex='0']")) other.tabIndex = -1;
 	for (const part of item.querySelectorAll("a, button")) part.tabIndex = 0;

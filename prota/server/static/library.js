@@ -1,4 +1,4 @@
-// The library: what is in it, whether the server is there and ready, and folders being indexed.
+// The library: what is in it, whether the server is ready, and folders being indexed.
 import * as api from "./api.js";
 import { $, button, count, el, hours, on } from "./dom.js";
 
@@ -67,10 +67,9 @@ export class Library {
 		const roots = facts.allow;
 		if (roots[0]) $("path").placeholder = roots[0];
 		if (!this.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
-		const { folder } = document.forms.filters;
-		const chosen = folder.value;
+		const { folder } = document.forms.filters, { value } = folder;
 		folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
-		folder.value = facts.folders.includes(chosen) ? chosen : "";
+		if (facts.folders.includes(value)) folder.value = value;
 	}
 
 	say(text, kind = "") {

@@ -51,7 +51,7 @@ export class Route {
 		this.render(this.state);
 	}
 
-	/** Back to what was before the open moment; on a page that began with it there is nothing before. */
+	/** Back to before the open moment; a page that began with it has nothing before. */
 	close() {
 		if (history.state?.inside) history.back();
 		else this.go({ open: null, why: false }, true);

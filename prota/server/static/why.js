@@ -7,7 +7,7 @@ const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3
 const special = (word) => /^(\[.+\]|<.+>)$/.test(word.text); // marks the model puts around a text
 const name = (word, cut = "…") => el("span", { class: special(word) ? "piece" : word.unsure ? "unsure" : "" }, word.text.replace("##", cut));
 
-/** Small pictures of the frames, taken from the video itself one after the other; none where it cannot be played. */
+/** Small pictures of the frames, taken from the video one by one; none where it cannot be played. */
 async function pictures(video, frames, canvases, signal) {
 	const source = el("video", { preload: "auto" });
 	const arrived = (event) => new Promise((done, fail) => {

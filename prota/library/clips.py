@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -128,15 +127,16 @@ def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: f
     texts = [clean_query(caption) for caption in captions if caption.strip()]
     if not texts:
         raise LibraryError("no captions given: one a line")
-    best = [CaptionMatch(text, -math.inf, 0.0, 0.0) for text in texts]
+    queries = [model.encode_text(texts[start : start + 256]).without_source() for start in range(0, len(texts), 256)]
+    scores: list[torch.Tensor] = []
+    spans: list[tuple[float, float]] = []
     with DecodePool(1, timeout) as pool:
         for content in _Reader(model, path, pool).parts():
             batch = encode_video(model, "clip", content)
             videos = stored_tokens(_tokens(batch), model.logit_scale.device)
-            for start in range(0, len(texts), 256):
-                some = texts[start : start + 256]
-                scores, places = model.score(model.encode_text(some).without_source(), videos).max(dim=1)
-                for nth, (score, place) in enumerate(zip(scores.tolist(), places.tolist(), strict=True), start=start):
-                    if score > best[nth].score:
-                        best[nth] = CaptionMatch(texts[nth], score, float(batch.start[place]), float(batch.end[place]))
-    return sorted(best, key=lambda match: -match.score)
+            scores.append(torch.cat([model.score(some, videos) for some in queries]))
+            spans += zip(batch.start.tolist(), batch.end.tolist(), strict=True)
+    best, places = torch.cat(scores, dim=1).max(dim=1)
+    found = zip(texts, best.tolist(), places.tolist(), strict=True)
+    matches = [CaptionMatch(caption, score, *spans[place]) for caption, score, place in found]
+    return sorted(matches, key=lambda match: -match.score)

@@ -122,11 +122,9 @@ class RowFinder:
         """Of each row, whether it fits a filter and its file is there; None: all."""
         if not where and not self._hidden:
             return None
-        table = self.store.segments(["row", "video_id"], where, within=self._within).to_pydict()
-        pairs = zip(table["row"], table["video_id"], strict=True)
-        rows = [row - self.rows.start for row, video_id in pairs if video_id not in self._hidden]
+        table = self.store.segments([], where, within=self._within, hidden=self._hidden)
         allowed = torch.zeros(len(self.rows), dtype=torch.bool)
-        allowed[torch.tensor(rows, dtype=torch.long)] = True
+        allowed[torch.tensor(table.column("row").to_pylist(), dtype=torch.long) - self.rows.start] = True
         return allowed.to(self.device)
 
     def warm(self) -> None:

@@ -103,7 +103,7 @@ class Indexer:
         self.work = work(store, model, self.options) if work else LocalWork(model, self.options, autocast)
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}
-        self._by_content = {record.video_id: record for record in self._records.values() if _whole(record)}
+        self._by_content = {record.video_id: record for record in self._records.values() if record.whole}
         self._reading: dict[str, _Reading] = {}
         self._finished: list[Finished] = []
         self._failed: list[VideoRecord] = []
@@ -162,13 +162,13 @@ class Indexer:
             return False
         if known.state == "bad":
             return not self.options.retry
-        return known.state == "indexed" and _whole(known)
+        return known.state == "indexed" and known.whole
 
     def examine(self, found: FoundFile, video_id: str) -> Verdict:
         """What a file that looks new or changed is, by its content."""
         path = str(found.path)
         known, twin = self._records.get(path), self._by_content.get(video_id)
-        if known is not None and known.video_id == video_id and _whole(known):
+        if known is not None and known.video_id == video_id and known.whole:
             # Touched, or back again, but the same: only its date is new.
             self._keep(replace(known, size=found.size, modified=found.modified, state="indexed"))
             self.result.unchanged += 1
@@ -182,7 +182,6 @@ class Indexer:
                 self.result.duplicates += 1
             same = replace(twin, path=path, size=found.size, modified=found.modified, state="indexed")
             self._replace(same)
-            self._by_content[video_id] = same
             self._changed.append(same)
         else:
             twins = (reading for reading in self._reading.values() if reading.record.video_id == video_id)
@@ -216,7 +215,6 @@ class Indexer:
         if reading.complete:
             del self._reading[record.path]
             self._replace(record)
-            self._by_content[record.video_id] = record
             self._finished.append((record, [reading.parts[first] for first in sorted(reading.parts)]))
             self.result.indexed += 1
             self.result.segments += record.segments
@@ -235,6 +233,8 @@ class Indexer:
         if old is not None and (owner := self._by_content.get(old.video_id)) is not None and owner.path == record.path:
             del self._by_content[old.video_id]
         self._records[record.path] = record
+        if record.whole:
+            self._by_content[record.video_id] = record
 
     def _keep(self, record: VideoRecord) -> None:
         self._records[record.path] = record
@@ -278,17 +278,10 @@ class Indexer:
         self._changed, self._finished, self._failed, self._left = [], [], [], []
 
 
-def _whole(record: VideoRecord) -> bool:
-    """Whether its segments are in the library: a bad file has none, also where it was once away and came back."""
-    return record.state != "bad" and record.segments > 0
-
-
 def _is_gone(path: str) -> bool:
     """Not what cannot be looked at for another reason: a folder without permission, a disk that does not answer."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
     return False

@@ -41,9 +41,10 @@ class Library:
                 name = store.stamp.name
         if isinstance(model, ProTA):
             return cls(place, model.to(torch.device(device)), name or "given in Python")
-        # A folder is remembered by its whole path: the library is opened from other folders, too.
-        given = str(Path(model).absolute() if Path(model).is_dir() else model) if model is not None else ""
-        chosen = given or name or shipped.DEFAULT
+        chosen = str(model) if model is not None else name or shipped.DEFAULT
+        if Path(chosen).is_dir():
+            # Remembered by its whole path: the library is opened from other folders, too.
+            chosen = str(Path(chosen).absolute())
         relevance = Relevance.load(model_folder(chosen))
         return cls(place, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
 

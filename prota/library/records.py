@@ -56,6 +56,11 @@ class VideoRecord:
     metadata: dict[str, str] = field(default_factory=dict)
     """The user's own."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether its segments are in the library; a bad file has none."""
+        return self.state != "bad" and self.segments > 0
+
 
 @dataclass(frozen=True)
 class SegmentBatch:

@@ -106,10 +106,11 @@ class Snapshot:
         where: str | None = None,
         rows: Rows | None = None,
         within: range | None = None,
+        hidden: Collection[str] = (),
     ) -> pa.Table:
         """Columns of all segments, of those that fit an SQL filter, or of some rows in the order given; and `row`.
 
-        `within`: neighbouring rows that a filter keeps to.
+        `within`: neighbouring rows that a filter keeps to; `hidden`: contents that it leaves out.
         Without `columns` it gives those that a filter can use: video_id, index, start, end and what segments repeat of
         the first path of their video. `modified` is a time in UTC there.
         """
@@ -122,7 +123,7 @@ class Snapshot:
             numbers = np.asarray(rows, dtype=np.int64)
             return self._take(names, numbers).append_column("row", pa.array(numbers))
         with self._reading(where):
-            limited = self._limited(where, within)
+            limited = self._limited(where, within, hidden)
             table = self._segments.to_table(columns=names, filter=limited, with_row_id=True)
         numbers = self._numbers(table.column("_rowid"))
         return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
@@ -194,7 +195,7 @@ class Snapshot:
         # Twice the partitions that would hold that many segments if all were of one size, and at least a quarter.
         return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
 
-    def _limited(self, where: str | None, within: range | None, hidden: Collection[str] = ()) -> str | None:
+    def _limited(self, where: str | None, within: range | None, hidden: Collection[str]) -> str | None:
         """A filter that also keeps to neighbouring rows and leaves out some contents, where it is to."""
         parts = [] if where is None else [f"({where})"]
         if within is not None:

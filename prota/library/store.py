@@ -96,7 +96,7 @@ class Store(Snapshot):
         lock = place.lock(wait)
         try:
             if wait and place.exists("library.json"):
-                return cls(place, model_stamp(place, upgrade(place, read_library(place), write=True)), lock)
+                return cls._locked(place, lock)
             schemas = {"videos": VIDEO_SCHEMA, "segments": segment_schema(stamp)}
             tried(place, lambda: create_library(place, stamp, schemas))
             return cls(place, stamp, lock)
@@ -114,11 +114,15 @@ class Store(Snapshot):
         lock = place.lock(wait)
         try:
             # Read again: another writer may have upgraded it meanwhile.
-            library = upgrade(place, read_library(place), write=True)
-            return cls(place, model_stamp(place, library), lock)
+            return cls._locked(place, lock)
         except BaseException:
             lock.close()
             raise
+
+    @classmethod
+    def _locked(cls, place: Place, lock: Lock) -> Store:
+        """A library that is there and whose lock is held."""
+        return cls(place, model_stamp(place, upgrade(place, read_library(place), write=True)), lock)
 
     def __enter__(self) -> Store:
         return self

@@ -232,7 +232,7 @@ class Catalogue:
         """
         candidates = [self.records[path] for path in self._paths.get(video_id, ()) if path not in without]
         candidates += [video for video in plus if video.video_id == video_id]
-        candidates = [video for video in candidates if video.state != "bad" and video.segments > 0]
+        candidates = [video for video in candidates if video.whole]
         return min(candidates, key=lambda video: (video.state == "gone", video.path), default=None)
 
     def change(self, videos: Sequence[VideoRecord], remove: Collection[str], fresh: Collection[str]) -> Change | None:

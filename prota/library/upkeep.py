@@ -199,7 +199,7 @@ def take_in(store: Store, source: Store) -> None:
             videos.append(replace(video, path=path, segments=owner.segments))
         else:
             videos.append(replace(video, path=path))
-            fresh |= {video.video_id} if video.state != "bad" and video.segments else set()
+            fresh |= {video.video_id} if video.whole else set()
     columns = [name for name in source.columns if name not in COPIED]
     store.transact(videos, fresh, lambda: source.batches(columns, of=fresh) if fresh else ())
 

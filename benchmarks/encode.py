@@ -44,12 +44,12 @@ def pictures(clip: str | None, count: int, size: int) -> Tensor:
         return (255 * smooth).to(torch.uint8)[None]
     from prota.frames.decode import decode_chosen
     from prota.frames.sampling import uniform_indices
-    from prota.frames.transforms import resize_crop
+    from prota.frames.transforms import to_square
 
     *_, frames = decode_chosen(
         clip,
         lambda timeline: uniform_indices(timeline.times, timeline.duration, count),
-        lambda frame: resize_crop(frame, size),
+        lambda frame: to_square(frame, size),
     )
     return torch.stack([torch.from_numpy(frame) for frame in frames]).permute(0, 3, 1, 2)[None]
 

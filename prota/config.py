@@ -67,6 +67,9 @@ class EncoderConfig(Section):
     )
     width: int = Field(512, ge=1, description="D, the joint width; kind=clip: CLIP's own projection width")
     image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
+    picture: Literal["centre", "whole"] = Field(
+        "centre", description="what of a frame they show: its centre, or all of it, squeezed into the square"
+    )
     text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
     frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
     logit_scale: float = Field(

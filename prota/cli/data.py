@@ -69,8 +69,9 @@ def prepare(
         Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
     )
     require_disjoint(benchmark, found.paths)
-    settings = experiment.data
-    plan = CachePlan(experiment.encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds)
+    settings, encoder = experiment.data, experiment.encoder
+    size, seconds = settings.cache_size, settings.max_seconds
+    plan = CachePlan(encoder.frames, settings.cache_jitter, size, seconds, encoder.picture)
     folder = Path(experiment.data.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(

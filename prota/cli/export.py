@@ -28,6 +28,14 @@ def export(
     weights: Annotated[
         Literal["float32", "float16", "int8"], typer.Option(help="how weights are stored; int8: a quarter of the size")
     ] = "float32",
+    mean_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mean-with",
+            help="average the weights with those of this run or model from the same towers; may be repeated",
+            show_default=False,
+        ),
+    ] = None,
     preset: Annotated[str | None, typer.Option(help="of a TOML file: this preset instead of the file's")] = None,
     overrides: Overrides = None,
 ) -> None:
@@ -43,17 +51,24 @@ def export(
     from prota.experiment import Experiment
     from prota.library.relevance import Relevance
     from prota.model import ProTA
+    from prota.training.averaging import mean_model
     from prota.weights import rounding_error
 
     relevance = None
     if untrained:
+        if mean_with:
+            raise typer.BadParameter("--mean-with is for models that are trained, not for a TOML file")
         model = ProTA.from_config(Experiment.load(source, overrides or (), preset).model)
     else:
-        folder = find_checkpoint(Path(source))[0]
-        if out.resolve() == folder.resolve():
+        folders = [find_checkpoint(Path(given))[0] for given in (source, *(mean_with or ()))]
+        if out.resolve() in [folder.resolve() for folder in folders]:
             raise typer.BadParameter(f"{out} is the model itself: give another folder")
-        model, relevance = ProTA.from_pretrained(folder), Relevance.load(folder)
+        model = mean_model([ProTA.from_pretrained(folder) for folder in folders])
+        # How sure one can be of a score is another matter for another model.
+        relevance = None if mean_with else Relevance.load(folders[0])
     model.save_pretrained(out, weights)
+    if mean_with:
+        typer.echo(f"the mean of {1 + len(mean_with)} models: measure it, it may be worse than each")
     Relevance.remove(out) if relevance is None else relevance.save(out)
     size, whole = (out / "model.safetensors").stat().st_size, sum(p.numel() * 4 for p in model.state_dict().values())
     typer.echo(f"{out}: weights of {size / 1e6:.1f} MB as {weights}, {size / whole:.0%} of float32")

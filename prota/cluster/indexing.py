@@ -71,7 +71,8 @@ class RayWork:
             raise LibraryError(f"the cluster has no GPU for --device {device}: leave it out, or give cpu")
         # On a CPU they have one thread each.
         self.most = self.gpus or max(1, int(resources.get("CPU", 1)))
-        self.reading = ReadOrder(options.plan, model.config.encoder.image_size, options.timeout)
+        encoder = model.config.encoder
+        self.reading = ReadOrder(options.plan, encoder.image_size, encoder.picture, options.timeout)
         shared = ray.put(model.to("cpu"))
         self.encoding = EncodeOrder(store.folder.absolute(), store.stamp, shared, "cuda" if self.gpus else "cpu")
         self._broken: set[str] = set()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import ray
 
 from prota.frames.pool import DecodePool
+from prota.frames.transforms import Extent
 from prota.library.place import Place
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
@@ -35,6 +36,8 @@ class ReadOrder:
     plan: SegmentPlan
     size: int
     """Side of the square pictures that the model sees."""
+    extent: Extent
+    """What they show of a frame."""
     timeout: float
 
 
@@ -118,7 +121,7 @@ def _read(found: FoundFile, order: ReadOrder, claims: Any) -> Iterator[Reading]:
     if not ray.get(claims.claim.remote(video_id, str(found.path))):
         yield Reading(found, video_id)
         return
-    requests = [ReadRequest(str(found.path), order.plan, order.size)]
+    requests = [ReadRequest(str(found.path), order.plan, order.size, order.extent)]
     while requests:
         request = requests.pop(0)
         [(_, outcome)] = _pool(order.timeout).run(read_video, [(str(found.path), request)])

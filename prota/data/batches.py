@@ -60,6 +60,7 @@ def open_cache(experiment: Experiment) -> FrameCache:
         ("data.cache_size", cache.plan.size, experiment.data.cache_size),
         ("data.cache_jitter", cache.plan.jitter, experiment.data.cache_jitter),
         ("data.max_seconds", cache.plan.max_seconds, experiment.data.max_seconds),
+        ("encoder.picture", cache.plan.extent, experiment.encoder.picture),
     ):
         if cached != wanted:
             raise DataError(

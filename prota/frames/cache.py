@@ -32,7 +32,7 @@ from prota.frames.shards import (
     tidy,
     write_quarantine,
 )
-from prota.frames.transforms import resize_crop
+from prota.frames.transforms import to_square
 
 __all__ = ["CacheError", "CachePlan", "CacheReport", "FrameCache", "Progress", "fill_cache"]
 
@@ -175,7 +175,7 @@ def _decode_video(argument: tuple[str, CachePlan, Backend, int]) -> tuple[Pictur
         return chosen
 
     timeline, chosen, frames = decode_chosen(
-        path, choose, lambda frame: resize_crop(frame, plan.size), backend, threads
+        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), backend, threads
     )
     return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
 

@@ -12,11 +12,12 @@ import os
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from prota.files import publish, write_atomically
+from prota.frames.transforms import Extent
 
 __all__ = ["CacheError", "CachePlan", "Entry", "ShardWriter", "claim", "read_plan", "read_quarantine", "read_shards"]
 __all__ += ["refuse_foreign", "shard_problem", "tidy", "write_quarantine"]
@@ -43,6 +44,8 @@ class CachePlan:
     size: int
     max_seconds: float = 0.0
     """Only so much of the beginning of a video is sampled; 0: all of it."""
+    extent: Extent = "centre"
+    """Of a frame; a cache of before there was a choice holds the centre."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.size < 1:
@@ -51,6 +54,8 @@ class CachePlan:
             raise ValueError(f"jitter = {self.jitter} is not allowed; allowed: odd numbers from 1")
         if not 0 <= self.max_seconds < math.inf:
             raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: seconds, or 0 for all")
+        if self.extent not in get_args(Extent):
+            raise ValueError(f"extent = {self.extent!r} is not allowed; allowed: {', '.join(get_args(Extent))}")
 
 
 @dataclass(frozen=True)

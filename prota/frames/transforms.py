@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["resize_crop"]
+__all__ = ["Extent", "to_square"]
 
 # No ordinary picture is longer than this many times its shorter side.
 LONGEST = 8
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Extent = Literal["centre", "whole"]
+"""What of a frame a square shows: its centre, or all of it, squeezed."""
 
 
-def resize_crop(frame: Picture, size: int) -> Picture:
-    """Bicubic (antialiased) until the shorter side is `size`, then the centre: uint8 [size, size, 3].
+def to_square(frame: Picture, size: int, extent: Extent = "centre") -> Picture:
+    """Resized (bicubic, antialiased): uint8 [size, size, 3].
 
-    Sizes and offsets are rounded as torchvision rounds them, which is what CLIP and its successors were trained with.
+    ``centre``: the shorter side becomes `size`, and the longer one loses its ends. Sizes and offsets are rounded as
+    torchvision rounds them, which is what CLIP and its successors were trained with. ``whole``: both sides become
+    `size`; nothing is lost, but a wide picture is squeezed.
     """
     if size < 1:
         raise ValueError(f"size = {size} is not allowed; allowed: 1 or more")
@@ -27,6 +31,8 @@ def resize_crop(frame: Picture, size: int) -> Picture:
     shorter = min(frame.shape[:2])
     # A strip of 10,000 × 10 would become a huge picture, of which only the centre is wanted.
     frame = _centre(frame, min(frame.shape[0], LONGEST * shorter), min(frame.shape[1], LONGEST * shorter))
+    if extent == "whole":
+        return np.asarray(Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC)).copy()
     height, width = frame.shape[:2]
     wide, high = (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
     resized = Image.fromarray(frame).resize((wide, high), Image.Resampling.BICUBIC)

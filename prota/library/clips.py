@@ -50,7 +50,7 @@ class _Reader:
         if not path.is_file():
             raise LibraryError(f"{path}: no such file")
         encoder = model.config.encoder
-        self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size)
+        self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size, encoder.picture)
         self.pool = pool
 
     def read(self, first: int = 0, count: int = PART) -> VideoContent:

@@ -23,8 +23,13 @@ __all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "store
 
 
 def stamp_of(model: ProTA, name: str) -> ModelStamp:
-    """What tells this model from others: a hash of its settings and of every weight."""
-    digest = hashlib.sha256(json.dumps(model.config.model_dump(), sort_keys=True).encode())
+    """What tells this model from others: a hash of its settings and of every weight.
+
+    Settings at their defaults do not count, so that a library stays that of its model where a new version of prota
+    has more of them.
+    """
+    settings = model.config.model_dump(exclude_defaults=True)
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     encoder = model.config.encoder

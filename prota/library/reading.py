@@ -17,7 +17,7 @@ from PIL import Image
 
 from prota.frames.decode import Backend, DecodeError, Timeline, decode_chosen
 from prota.frames.sampling import SAME_TIME
-from prota.frames.transforms import resize_crop
+from prota.frames.transforms import Extent, to_square
 from prota.library.segments import Cut, SegmentPlan, colour_changes, cut_places, plan
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
@@ -43,6 +43,8 @@ class ReadRequest:
     plan: SegmentPlan
     size: int
     """Side of the square pictures that the model sees."""
+    extent: Extent = "centre"
+    """What they show of a frame."""
     thumbnail: int = 160
     """Longest side of a thumbnail; smaller pictures are not enlarged."""
     first: int = 0
@@ -138,7 +140,7 @@ def _read(request: ReadRequest) -> VideoContent:
     timeline, chosen, pictures = decode_chosen(
         request.path,
         lambda timeline: sorted({index for segment in segments(timeline)[0] for index in segment.indices}),
-        partial(_pack, size=request.size, thumbnail=request.thumbnail),
+        partial(_pack, size=request.size, extent=request.extent, thumbnail=request.thumbnail),
         request.backend,
         request.threads,
     )
@@ -178,7 +180,7 @@ def _counted(timeline: Timeline, max_seconds: float) -> tuple[Floats, float]:
     return timeline.times[: max(1, seen)], max_seconds
 
 
-def _pack(frame: Picture, size: int, thumbnail: int) -> Picture:
+def _pack(frame: Picture, size: int, extent: Extent, thumbnail: int) -> Picture:
     """The pixels of the model's picture, and behind them the bytes of a JPEG.
 
     The decoder hands over one full frame at a time, may start anew, and does not say which frame it is; so both are
@@ -189,7 +191,7 @@ def _pack(frame: Picture, size: int, thumbnail: int) -> Picture:
     sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     file = io.BytesIO()
     picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
-    return np.concatenate([resize_crop(frame, size).ravel(), np.frombuffer(file.getvalue(), dtype=np.uint8)])
+    return np.concatenate([to_square(frame, size, extent).ravel(), np.frombuffer(file.getvalue(), dtype=np.uint8)])
 
 
 def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:

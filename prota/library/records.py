@@ -24,7 +24,7 @@ class ModelStamp:
     name: str
     """What `ProTA.from_pretrained` was given: a name, a hub id or a folder."""
     fingerprint: str
-    """SHA-256 of its weights."""
+    """SHA-256 of its settings and weights."""
     width: int
     """D."""
     frames: int

@@ -184,7 +184,8 @@ class LocalWork:
             self._later.append((found, video_id))
         if verdict != "read":
             return None
-        request = ReadRequest(str(found.path), self.options.plan, self.model.config.encoder.image_size)
+        encoder = self.model.config.encoder
+        request = ReadRequest(str(found.path), self.options.plan, encoder.image_size, encoder.picture)
         self._open[str(found.path)] = _Open(books.begin(found, video_id), request)
         return request
 

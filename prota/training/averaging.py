@@ -1,14 +1,19 @@
-"""A moving average of the weights: what is validated and saved, while training goes on with the weights themselves."""
+"""Means of weights: a moving one in a run, which is validated and saved while training goes on, and one of models."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["WeightAverage"]
+from prota.model import ProTA
+
+__all__ = ["WeightAverage", "mean_model"]
+
+# Where a tower came from; what it became is in the weights.
+_ORIGINS = {"clip", "vision", "text"}
 
 
 class WeightAverage:
@@ -61,3 +66,28 @@ class WeightAverage:
             own = value.clone()
             value.copy_(self._held[name])
             self._held[name].copy_(own)
+
+
+@torch.no_grad()
+def mean_model(models: Sequence[ProTA]) -> ProTA:
+    """The first model, with the mean of all models' weights.
+
+    They must mean the same by their weights: what differs is named in a ValueError. That the mean is any good takes
+    more, namely runs from the same pre-trained towers that did not go too far apart; so it has to be measured.
+    """
+    first, *others = models
+    if not others:
+        return first
+    sums = {name: value.double() for name, value in first.state_dict().items()}
+    for other in others:
+        for section in ("encoder", "distribution", "score"):
+            own, its = (getattr(model.config, section).model_dump() for model in (first, other))
+            for name, value in own.items():
+                if name not in _ORIGINS and its[name] != value:
+                    raise ValueError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
+        weights = other.state_dict()
+        if {name: value.shape for name, value in weights.items()} != {name: sums[name].shape for name in sums}:
+            raise ValueError("their towers are of different kinds: such weights have no mean")
+        sums = {name: total + weights[name].to(total) for name, total in sums.items()}
+    first.load_state_dict({name: total / len(models) for name, total in sums.items()})
+    return first

@@ -108,3 +108,31 @@ def test_mistakes_get_one_line(arguments: list[str], code: int, words: str, tmp_
     assert words in " ".join(result.stderr.replace("│", " ").split())
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_the_mean_of_two_models_is_written_without_the_relevance_of_one(world_config: Path, tmp_path: Path) -> None:
+    run, other, out = tmp_path / "run", tmp_path / "other", tmp_path / "out"
+    succeeds("train", world_config, "-o", run, "-s", "train.epochs=1", "--device", "cpu")
+    best = RunFolder(run).checkpoint("best")
+    assert best is not None
+    trained = ProTA.from_pretrained(best)
+    first = float(trained.logit_scale.detach())
+    torch.nn.init.constant_(trained.logit_scale, 1.5)
+    trained.save_pretrained(other)
+    stored_relevance().save(other)
+    said = succeeds("export", other, out, "--mean-with", run, "--mean-with", other)
+    assert "the mean of 3 models" in said
+    assert "calibrated relevance: none" in said
+    assert float(ProTA.from_pretrained(out).logit_scale.detach()) == pytest.approx((3.0 + first) / 3)
+    told = prota("export", run, other, "--mean-with", other)
+    assert told.returncode == 2
+    assert "is the model itself" in " ".join(told.stderr.replace("│", " ").split())
+    told = prota("export", world_config, out, "--mean-with", run)
+    assert told.returncode == 2
+    assert "not for a TOML file" in told.stderr
+    toy_model(0, "encoder.picture=whole").save_pretrained(tmp_path / "strange")
+    told = prota("export", run, tmp_path / "none", "--mean-with", tmp_path / "strange")
+    assert told.returncode == 1
+    assert "such weights have no mean" in told.stderr
+    assert not (tmp_path / "none").exists()
+    assert "Traceback" not in told.stderr

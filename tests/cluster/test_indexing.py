@@ -28,6 +28,7 @@ from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
+from tests.frames.clips import write_clip
 from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import COLOURS, SIDES, write_colour_clip
@@ -60,14 +61,15 @@ def cluster(proxy: Proxy) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def model() -> ProTA:
-    return toy_model()
+    return toy_model(0, "encoder.picture=whole")
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short ones, a long one, copies of one under lower and higher names, and two that are broken."""
+    """Short ones, one of them wide, a long one, copies of one under lower and higher names, and two that are broken."""
     folder = tmp_path_factory.mktemp("clips")
     paths = write_clips(folder, *(f"{colour}-{side}" for colour in list(COLOURS)[:4] for side in SIDES))
+    write_clip(paths["blue-top"], size=(96, 48))
     write_colour_clip(folder / "long.mp4", "white", "top", frames=230)
     for name in ("a-copy.mp4", "z-copy.mp4"):
         shutil.copy(paths["red-left"], folder / name)

@@ -196,6 +196,8 @@ def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
         open_cache(Experiment.load(world_config, ["data.cache_size=64"]))
     with pytest.raises(DataError, match=r"data\.max_seconds=30\.0, but the frame cache .* was filled with 0\.0"):
         open_cache(Experiment.load(world_config, ["data.max_seconds=30"]))
+    with pytest.raises(DataError, match=r"encoder\.picture=whole, but the frame cache .* was filled with centre"):
+        open_cache(Experiment.load(world_config, ["encoder.picture=whole"]))
 
 
 @pytest.mark.parametrize("name", ["didemo", "didemo-b16"])

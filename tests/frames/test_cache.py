@@ -19,7 +19,7 @@ from prota.frames import shards
 from prota.frames.cache import CacheError, CachePlan, FrameCache, Progress, fill_cache
 from prota.frames.decode import Backend, decode_frames
 from prota.frames.sampling import middle_indices, uniform_indices
-from prota.frames.transforms import resize_crop
+from prota.frames.transforms import to_square
 from tests.conftest import REPOSITORY
 from tests.frames.clips import write_clip
 
@@ -55,7 +55,7 @@ def check(folder: Path, videos: dict[str, Path]) -> None:
     for id in cache.ids:
         count = int(id[1:])
         chosen = uniform_indices(np.arange(count) / 25, count / 25, PLAN.frames, PLAN.jitter)
-        timeline, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: resize_crop(frame, 16))
+        timeline, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         # One grey level for another decoder's rounding; neighbours are eight apart.
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
         np.testing.assert_allclose(cache.times(id), timeline.times[chosen])
@@ -161,7 +161,7 @@ def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Pa
         count = int(id[1:])
         seen = min(count, 20)
         chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4, 3)
-        _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: resize_crop(frame, 16))
+        _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
         np.testing.assert_allclose(cache.times(id), chosen / 25)
         assert cache.duration(id) == pytest.approx(count / 25)
@@ -280,7 +280,9 @@ def test_damage_is_found_and_mended(videos: dict[str, Path], tmp_path: Path, mon
     check(tmp_path, videos)
 
 
-@pytest.mark.parametrize("plan", [(0, 1, 8), (4, 2, 8), (4, 1, 0), (4, 1, 8, -1.0), (4, 1, 8, float("nan"))])
+@pytest.mark.parametrize(
+    "plan", [(0, 1, 8), (4, 2, 8), (4, 1, 0), (4, 1, 8, -1.0), (4, 1, 8, float("nan")), (4, 1, 8, 0.0, "all")]
+)
 def test_bad_plans_are_refused(plan: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"must be 1 or more|is not allowed"):
         CachePlan(*plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,12 @@ def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == CachePlan(2, 1, 4)
     with pytest.raises(CacheError, match="frames = 2, not 3"):
         claim(tmp_path, CachePlan(3, 1, 4))
+    with pytest.raises(CacheError, match="extent = centre, not whole"):
+        claim(tmp_path, CachePlan(2, 1, 4, extent="whole"))
+
+
+def test_a_cache_of_before_there_was_a_choice_holds_the_centre(tmp_path: Path) -> None:
+    plan = {"frames": 2, "jitter": 1, "size": 4, "max_seconds": 0.0}
+    (tmp_path / "cache.json").write_text(json.dumps({"format": 1, "plan": plan}), encoding="utf-8")
+    assert read_plan(tmp_path) == CachePlan(2, 1, 4, extent="centre")
+    claim(tmp_path, CachePlan(2, 1, 4))

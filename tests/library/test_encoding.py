@@ -1,4 +1,4 @@
-"""Several videos encoded at once are what each is alone."""
+"""Several videos encoded at once are what each is alone; a model is known by what it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from prota.library.encoding import encode_video, encode_videos
+from prota.config import Config, EncoderConfig
+from prota.library.encoding import encode_video, encode_videos, stamp_of
 from prota.library.reading import ReadRequest, read_video
 from prota.library.segments import SegmentPlan
 from tests.library.worlds import toy_model, write_clips
@@ -30,3 +31,22 @@ def test_videos_encoded_together_are_what_they_are_alone(tmp_path: Path) -> None
         # Matrices of another size may be summed in another order: the last bit of half precision.
         for name in ("direction", "spread", "weight", "pooled"):
             np.testing.assert_allclose(getattr(batch, name), getattr(alone, name), rtol=2e-3, atol=1e-3)
+
+
+class LaterEncoder(EncoderConfig):
+    choice: str = "as before"
+
+
+class LaterConfig(Config):
+    encoder: LaterEncoder = LaterEncoder()
+
+
+def test_a_model_is_known_by_its_settings_and_weights_but_not_by_settings_that_came_later() -> None:
+    model = toy_model()
+    before = stamp_of(model, "toy").fingerprint
+    for later, same in (({}, True), ({"choice": "as before"}, True), ({"choice": "new"}, False)):
+        settings = toy_model().config.model_dump()
+        model.config = LaterConfig(**settings | {"encoder": settings["encoder"] | later})
+        assert (stamp_of(model, "toy").fingerprint == before) == same
+    assert stamp_of(toy_model(1), "toy").fingerprint != before
+    assert stamp_of(toy_model(0, "encoder.picture=whole"), "toy").fingerprint != before

@@ -11,12 +11,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from prota.frames.transforms import Extent
 from prota.library import indexing, upkeep, working
+from prota.library.clips import ClipRange, like_query
+from prota.library.encoding import encode_video, stored_tokens
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
-from prota.library.reading import ReadRequest, VideoContent
+from prota.library.reading import ReadRequest, VideoContent, read_video
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
@@ -395,3 +400,21 @@ def test_segments_may_have_fewer_frames_than_the_model_takes_but_not_more(tmp_pa
     assert len(library.search("red", everything=True)) == 1
     with pytest.raises(LibraryError, match="8 frames a segment are too many; the model takes 4 at most"):
         Library.open(tmp_path / "other", model).index(tmp_path / "v", IndexOptions(SegmentPlan(frames=8)))
+
+
+def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
+    """The same weights with the centre of a wide picture and with all of it; so do clips that are asked with."""
+    film = write_clip(tmp_path / "film.mp4", size=(96, 48), corner=True)
+    sides: tuple[Extent, Extent] = ("centre", "whole")
+    for extent, other in (sides, sides[::-1]):
+        model = toy_model(0, f"encoder.picture={extent}")
+        index(tmp_path / extent, model, film)
+        content = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, extent))
+        expected = encode_video(model, "", content)
+        with Store.open(tmp_path / extent) as store:
+            stored = store.tokens([0])
+        np.testing.assert_array_equal(stored.direction, expected.direction)
+        asked = like_query(model, ClipRange(film)).tokens
+        assert torch.equal(asked.direction, stored_tokens(stored, torch.device("cpu")).direction)
+        differing = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, other))
+        assert not np.array_equal(encode_video(model, "", differing).direction, expected.direction)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from prota.frames.decode import DecodeError, decode_frames
 from prota.frames.pool import DecodePool
-from prota.frames.transforms import resize_crop
+from prota.frames.transforms import Extent, to_square
 from prota.library import reading
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.segments import SegmentPlan
@@ -72,15 +72,15 @@ def test_a_video_is_read_with_what_the_library_keeps_of_it(film: Path) -> None:
     assert content.index.tolist() == [[2 * n, 2 * n + 1, 2 * n + 2, 2 * n + 3] for n in range(11)]
 
 
-def test_the_pictures_are_those_of_their_times(film: Path) -> None:
-    content = read(film)
+@pytest.mark.parametrize("extent", ["centre", "whole"])
+def test_the_pictures_are_those_of_their_times(film: Path, extent: Extent) -> None:
+    content = read(film, extent=extent)
     timeline, frames = decode_frames(film, range(120))
     for segment in range(len(content)):
         for place in range(4):
             number = int(np.argmin(np.abs(timeline.times - content.times[segment, place])))
-            np.testing.assert_array_equal(
-                content.frames[content.index[segment, place]], resize_crop(frames[number], 32)
-            )
+            picture = content.frames[content.index[segment, place]]
+            np.testing.assert_array_equal(picture, to_square(frames[number], 32, extent))
 
 
 def test_a_short_clip_is_one_segment_with_few_frames(tmp_path: Path) -> None:

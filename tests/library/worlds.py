@@ -11,9 +11,9 @@ from prota.model import ProTA
 from tests.small_world import write_colour_clip
 
 
-def toy_model(seed: int = 0) -> ProTA:
+def toy_model(seed: int = 0, *overrides: str) -> ProTA:
     torch.manual_seed(seed)
-    return ProTA.from_config(Config.build("prota", "toy", ["encoder.frames=4"])).eval()
+    return ProTA.from_config(Config.build("prota", "toy", ["encoder.frames=4", *overrides])).eval()
 
 
 def write_clips(folder: Path, *names: str) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""The moving average of the weights: its values, putting it on and taking it off, and going on after a restart."""
+"""Means of weights: the moving one of a run, put on and taken off and going on after a restart, and that of models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from prota import ProTA
+from prota.config import Config
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.evaluation.evaluate import score_split
 from prota.evaluation.metrics import retrieval_metrics
 from prota.experiment import Experiment
-from prota.training.averaging import WeightAverage
+from prota.training.averaging import WeightAverage, mean_model
 from prota.training.checkpoint import RunFolder
 from prota.training.train import Trainer
+from tests.library.worlds import toy_model
 from tests.training.runs import ALONE, curve, train, trained, validations, weights
 
 
@@ -169,3 +171,29 @@ def test_a_killed_average_goes_on_exactly(averaged: Path, world_config: Path, tm
     assert RunFolder(tmp_path / "run").state("last").step == 6
     train(world_config, tmp_path / "run", "train.ema=0.9")
     assert_same_run(tmp_path / "run", averaged)
+
+
+def test_the_mean_of_models_is_the_mean_of_their_weights() -> None:
+    models = [toy_model(seed) for seed in (1, 2, 3)]
+    expected = {name: sum(toy_model(n).state_dict()[name].double() for n in (1, 2, 3)) / 3 for name in state(models[0])}
+    mean = mean_model(models)
+    assert mean is models[0]
+    for name, value in mean.state_dict().items():
+        torch.testing.assert_close(value, expected[name].to(value.dtype), rtol=1e-6, atol=1e-7)
+    assert_equal(state(mean_model([toy_model(4)])), state(toy_model(4)))
+
+
+def test_weights_that_mean_different_things_have_no_mean() -> None:
+    for override, told in (
+        ("encoder.picture=whole", "encoder.picture is centre and whole"),
+        ("score.lambda_=50", "score.lambda_ is 100.0 and 50.0"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            mean_model([toy_model(), toy_model(0, override)])
+    # Where towers came from does not matter, if they are alike.
+    elsewhere = toy_model(0)
+    elsewhere.config = Config.build("prota", "toy", ["encoder.frames=4", "encoder.vision=elsewhere"])
+    assert_equal(state(mean_model([toy_model(), elsewhere])), state(toy_model()))
+    elsewhere.text_encoder.tower.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
+    with pytest.raises(ValueError, match="towers are of different kinds"):
+        mean_model([toy_model(), elsewhere])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -24,7 +24,7 @@ from prota.cli import (
     serve,
     train,
 )
-from prota.cli.options import RayCommand
+from prota.cli.options import INTERRUPTED, RayCommand
 from prota.settings import ConfigError, first_line
 
 __all__ = ["app", "main"]
@@ -61,6 +61,7 @@ def main() -> None:
     # the decoders that work beside them.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
+        # Of Ctrl-C typer makes this code.
         code = app(standalone_mode=False)
     except _UsageError as error:
         _refuse(error)
@@ -71,18 +72,17 @@ def main() -> None:
         if "PROTA_TRACEBACK" in os.environ:
             raise
         _fail(first_line(error), 1)
-    except KeyboardInterrupt:
-        _fail_once("interrupted", 130)
     except Exception as error:
         if "PROTA_TRACEBACK" in os.environ:
             raise
         _fail(f"unexpected {type(error).__name__}: {first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
+    if code == INTERRUPTED:
+        # A command that goes on later says so, and exits by itself.
+        _fail_once("interrupted; nothing that was there before is lost", code)
+    sys.exit(code if isinstance(code, int) else 0)
 
-    else:
-        sys.exit(code if isinstance(code, int) else 0)
 
-
-def _refuse(error: Any) -> None:
+def _refuse(error: Any) -> NoReturn:
     """What typer would put into a box of five lines."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
@@ -91,13 +91,13 @@ def _refuse(error: Any) -> None:
     _fail_once(f"{error.format_message()} ({command} --help tells more)", 2)
 
 
-def _fail_once(message: str, code: int) -> None:
+def _fail_once(message: str, code: int) -> NoReturn:
     """What all processes of torchrun say alike, by the first of them."""
     if os.environ.get("RANK", "0") != "0":
         sys.exit(code)
     _fail(message, code)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     print(f"prota: {message}", file=sys.stderr)
     sys.exit(code)

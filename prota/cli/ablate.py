@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from prota.cli.options import AllowMissing, ConfigFile, Device, Overrides
+from prota.cli.options import INTERRUPTED, AllowMissing, ConfigFile, Device, Overrides
 
 __all__ = ["ablate"]
 
@@ -53,4 +53,4 @@ def ablate(
         console.print(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
     if stop():
         typer.echo(f"stopped; the same command goes on from there ({out})", err=True)
-        raise typer.Exit(130)
+        raise SystemExit(INTERRUPTED)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
+from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def index(
     _tell(report, library)
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
-        raise typer.Exit(130)
+        raise SystemExit(INTERRUPTED)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from prota.experiment import Experiment
 
 __all__ = [
+    "INTERRUPTED",
     "AllowMissing",
     "BackendName",
     "ConfigFile",
@@ -40,6 +41,9 @@ __all__ = [
     "require_data",
     "with_address",
 ]
+
+# The exit code after Ctrl-C.
+INTERRUPTED = 130
 
 ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
 Overrides = Annotated[

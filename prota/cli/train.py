@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import AllowMissing, BackendName, ConfigFile, Device, Overrides, load_experiment
+from prota.cli.options import INTERRUPTED, AllowMissing, BackendName, ConfigFile, Device, Overrides, load_experiment
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -54,7 +54,7 @@ def train(
             f"stopped at step {result.state.step} of {result.steps}, saved in {run}; "
             "the same command goes on from there"
         )
-        raise typer.Exit(130)
+        raise SystemExit(INTERRUPTED)
 
 
 def _chosen(state: TrainingState) -> str:

@@ -266,3 +266,15 @@ def test_help_imports_nothing_heavy() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert "--set" in result.stdout
     assert result.stdout.strip().endswith("False")
+
+
+def test_ctrl_c_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("prota.samples.making.make_samples", interrupt)
+    said = prota("samples", tmp_path / "clips")
+    assert (said.returncode, said.stdout) == (130, "")
+    assert said.stderr.splitlines()[-1] == "prota: interrupted; nothing that was there before is lost"
+    monkeypatch.setenv("RANK", "1")
+    assert prota("samples", tmp_path / "clips").stderr.splitlines()[-1:] != said.stderr.splitlines()[-1:]

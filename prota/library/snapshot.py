@@ -78,10 +78,12 @@ class Snapshot:
     def check_model(self, stamp: ModelStamp) -> None:
         """LibraryError unless this model made the library: tokens of two models cannot be compared."""
         if replace(stamp, name="") != replace(self.stamp, name=""):
+            remedy = f"open with --model {self.stamp.name}, or index into another folder"
+            if stamp.name == self.stamp.name:
+                remedy = "it has changed since, so index into another folder, or go back to the version that made this"
             raise LibraryError(
                 f"{self.folder} was made with model {self.stamp.name} (fingerprint {self.stamp.fingerprint[:12]}); "
-                f"you gave {stamp.name} (fingerprint {stamp.fingerprint[:12]}): "
-                f"open with --model {self.stamp.name}, or index anew"
+                f"you gave {stamp.name} (fingerprint {stamp.fingerprint[:12]}): {remedy}"
             )
 
     @property

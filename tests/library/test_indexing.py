@@ -278,8 +278,11 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
 def test_another_model_is_refused_with_the_sentence_that_helps(tmp_path: Path, model: ProTA) -> None:
     write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
-    with pytest.raises(LibraryError, match="model"):
+    with pytest.raises(LibraryError, match="it has changed since, so index into another folder"):
         index(tmp_path / "lib", toy_model(seed=1), tmp_path / "v")
+    toy_model(seed=1).save_pretrained(tmp_path / "other")
+    with pytest.raises(LibraryError, match="open with --model given in Python, or index into another folder"):
+        Library.open(tmp_path / "lib", tmp_path / "other").index(tmp_path / "v")
     with pytest.raises(LibraryError, match="no such file or folder"):
         index(tmp_path / "lib", model, tmp_path / "nowhere")
 

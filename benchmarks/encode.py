@@ -30,14 +30,16 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from score import peak_during, resident
 
+from prota.config import EncoderConfig
 from prota.model import ProTA
 
 CAPTION = "a man in a red shirt plays an acoustic guitar on the roof of a house"
 WAYS = ("float32", "int8", "torch.ao int8", "bfloat16", "compiled")
 
 
-def pictures(clip: str | None, count: int, size: int) -> Tensor:
-    """[1, M, 3, H, W] uint8."""
+def pictures(clip: str | None, encoder: EncoderConfig) -> Tensor:
+    """[1, M, 3, H, W] uint8, as the model takes them."""
+    count, size = encoder.frames, encoder.image_size
     if clip is None:
         coarse = torch.rand(count, 3, 12, 12, generator=torch.Generator().manual_seed(0))
         smooth = F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1)
@@ -49,7 +51,7 @@ def pictures(clip: str | None, count: int, size: int) -> Tensor:
     *_, frames = decode_chosen(
         clip,
         lambda timeline: uniform_indices(timeline.times, timeline.duration, count),
-        lambda frame: to_square(frame, size),
+        lambda frame: to_square(frame, size, encoder.picture),
     )
     return torch.stack([torch.from_numpy(frame) for frame in frames]).permute(0, 3, 1, 2)[None]
 
@@ -88,7 +90,7 @@ def encoders(model: ProTA, frames: Tensor) -> dict[str, Callable[[], Tensor]]:
 def measure(way: str, options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
     model = ProTA.from_pretrained(options.model)
-    frames = pictures(options.clip, model.config.encoder.frames, model.config.encoder.image_size)
+    frames = pictures(options.clip, model.config.encoder)
     context, found = prepared(model, way), dict[str, float]()
     for what, encode in encoders(model, frames).items():
         with context():

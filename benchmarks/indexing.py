@@ -27,6 +27,7 @@ from pathlib import Path
 
 import torch
 
+from prota.config import EncoderConfig
 from prota.frames.pool import DecodePool
 from prota.library.encoding import encode_video
 from prota.library.indexing import IndexOptions
@@ -62,8 +63,9 @@ def processor_time() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-def decoded(files: list[Path], plan: SegmentPlan, size: int, workers: int) -> list[VideoContent]:
-    requests = ((str(path), ReadRequest(str(path), plan, size)) for path in files)
+def decoded(files: list[Path], encoder: EncoderConfig, workers: int) -> list[VideoContent]:
+    plan = SegmentPlan(encoder.frames)
+    requests = ((str(path), ReadRequest(str(path), plan, encoder.image_size, encoder.picture)) for path in files)
     with DecodePool(workers, 300.0) as pool:
         outcomes = [outcome for _, outcome in pool.run(read_video, requests)]
     return [outcome.value for outcome in outcomes if outcome.value is not None]
@@ -71,14 +73,14 @@ def decoded(files: list[Path], plan: SegmentPlan, size: int, workers: int) -> li
 
 def measure(model: ProTA, files: list[Path], rounds: int, workers: int) -> tuple[Cost, Cost, Cost, int]:
     """Decoding, encoding, both; and the segments of a round."""
-    plan, size = SegmentPlan(model.config.encoder.frames), model.config.encoder.image_size
+    encoder = model.config.encoder
     decoding, encoding, indexing = Cost(), Cost(), Cost()
     segments = 0
     share = -(-len(files) // rounds)
     for start in range(0, len(files), share):
         some = files[start : start + share]
         with decoding.counted():
-            contents = decoded(some, plan, size, workers)
+            contents = decoded(some, encoder, workers)
         with encoding.counted():
             for content in contents:
                 encode_video(model, "x", content)
@@ -86,7 +88,7 @@ def measure(model: ProTA, files: list[Path], rounds: int, workers: int) -> tuple
         with tempfile.TemporaryDirectory() as folder:
             library = Library.open(Path(folder) / "library", model)
             with indexing.counted():
-                report = library.index(some, IndexOptions(plan, workers))
+                report = library.index(some, IndexOptions(SegmentPlan(encoder.frames), workers))
         segments += report.segments
     return decoding, encoding, indexing, segments
 
@@ -107,8 +109,7 @@ def main() -> None:
     if options.int8:
         model.use_int8()
     # Not part of any time: in its first pass a model allocates memory and chooses its kernels.
-    plan, size = SegmentPlan(model.config.encoder.frames), model.config.encoder.image_size
-    for content in decoded(files[:1], plan, size, 1):
+    for content in decoded(files[:1], model.config.encoder, 1):
         encode_video(model, "x", content)
     decoding, encoding, indexing, segments = measure(model, files, options.rounds, options.workers)
     cores = max(decoding.cores, encoding.cores)

@@ -70,8 +70,7 @@ def prepare(
     )
     require_disjoint(benchmark, found.paths)
     settings, encoder = experiment.data, experiment.encoder
-    size, seconds = settings.cache_size, settings.max_seconds
-    plan = CachePlan(encoder.frames, settings.cache_jitter, size, seconds, encoder.picture)
+    plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)
     folder = Path(experiment.data.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(

@@ -80,14 +80,19 @@ def mean_model(models: Sequence[ProTA]) -> ProTA:
         return first
     sums = {name: value.double() for name, value in first.state_dict().items()}
     for other in others:
-        for section in ("encoder", "distribution", "score"):
-            own, its = (getattr(model.config, section).model_dump() for model in (first, other))
-            for name, value in own.items():
-                if name not in _ORIGINS and its[name] != value:
-                    raise ValueError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
+        _require_alike(first, other)
         weights = other.state_dict()
-        if {name: value.shape for name, value in weights.items()} != {name: sums[name].shape for name in sums}:
-            raise ValueError("their towers are of different kinds: such weights have no mean")
         sums = {name: total + weights[name].to(total) for name, total in sums.items()}
     first.load_state_dict({name: total / len(models) for name, total in sums.items()})
     return first
+
+
+def _require_alike(first: ProTA, other: ProTA) -> None:
+    for section in ("encoder", "distribution", "score"):
+        own, its = (getattr(model.config, section).model_dump(exclude=_ORIGINS) for model in (first, other))
+        for name, value in own.items():
+            if its[name] != value:
+                raise ValueError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
+    shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (first, other)]
+    if shapes[0] != shapes[1]:
+        raise ValueError("their towers are of different kinds: such weights have no mean")

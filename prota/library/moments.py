@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["Moment", "ScoredSegment", "find_moments"]
 
-# Neighbours that overlap a moment's best segment belong to it while they score nearly as well.
+# Segments that overlap a moment belong to it if they score nearly as well as its best one.
 _NEARLY = 0.9
 
 
@@ -38,8 +38,9 @@ class Moment:
 def find_moments(segments: Sequence[ScoredSegment], k: int) -> list[Moment]:
     """The k best moments of segments that come best first.
 
-    The best segment of a stretch makes the moment. Overlapping ones join it while they score at least nine tenths of
-    it, and widen it; weaker ones that overlap it are the same moment seen worse, and are left out.
+    The best segment of a stretch makes the moment. Those that score at least nine tenths of it join it and widen it,
+    each overlapping the one before: a scene that goes on is one moment. Weaker ones that overlap it are the same
+    moment seen worse, and are left out.
     """
     moments: list[Moment] = []
     taken: dict[str, list[Moment]] = {}
@@ -55,17 +56,20 @@ def find_moments(segments: Sequence[ScoredSegment], k: int) -> list[Moment]:
 
 
 def _widened(best: ScoredSegment, others: Sequence[ScoredSegment], taken: Sequence[Moment]) -> Moment:
-    start, end = best.start, best.end
     # Scores may be negative: nine tenths of the way from there would be better than the best.
     least = best.score - (1 - _NEARLY) * abs(best.score)
-    for other in others:
-        if other.score < least:
-            break
-        if other.video_id != best.video_id or not (other.start < end and start < other.end):
-            continue
-        if any(_overlap(other, moment) for moment in taken):
-            continue
-        start, end = min(start, other.start), max(end, other.end)
+    good = [
+        other
+        for other in others
+        if other.video_id == best.video_id and other.score >= least and not any(_overlap(other, m) for m in taken)
+    ]
+    start, end = best.start, best.end
+    for other in sorted(good, key=lambda segment: segment.start):
+        if start < other.end and other.start < end:
+            end = max(end, other.end)
+    for other in sorted(good, key=lambda segment: -segment.end):
+        if start < other.end and other.start < end:
+            start = min(start, other.start)
     return Moment(best.video_id, start, end, best.score, best.row)
 
 

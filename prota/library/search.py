@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from prota.library.encoding import stored_tokens
-from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, RowFinder, without_file
+from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowFinder, without_file
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.relevance import Relevance, query_uncertainty
@@ -24,6 +24,10 @@ __all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query"]
 
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
+# As if so many moments were asked for: who asks for fewer sees the same ones, as long as they are.
+_LEAST_MOMENTS = 24
+# Where they make too few moments, so many times more are looked at, until there were as many as that.
+_DEEPER, _MOST_SEGMENTS = 8, 10_000
 # Some 25 MB of tokens at M = 12, D = 512.
 _ROWS_AT_ONCE = 1024
 
@@ -136,17 +140,29 @@ class Searcher:
             raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
         tokens = PreparedTokens.cat([query.tokens for query in queries])
         best = []
-        found = self.finder.find(tokens, k * _SEGMENTS_PER_MOMENT, where, exact)
-        for query, (rows, scores) in zip(queries, found.ranked, strict=True):
-            table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
-            columns = zip(table["video_id"], table["start"], table["end"], strict=True)
-            segments = [
-                ScoredSegment(int(row), video_id, start, end, float(score))
-                for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
-                if video_id in self._records and not _itself(query, video_id, start, end)
-            ]
-            best.append(BestSegments(segments, found.coverage))
+        count = max(k, _LEAST_MOMENTS) * _SEGMENTS_PER_MOMENT
+        found = self.finder.find(tokens, count, where, exact)
+        for query, ranked in zip(queries, found.ranked, strict=True):
+            segments, coverage, asked = self._segments(query, ranked), found.coverage, count
+            # One long scene, or the clip that is the query itself, may have taken all the places.
+            while asked == len(ranked[0]) and asked < _MOST_SEGMENTS and len(find_moments(segments, k)) < k:
+                asked *= _DEEPER
+                deeper = self.finder.find(query.tokens, asked, where, exact)
+                ranked, coverage = deeper.ranked[0], deeper.coverage
+                segments = self._segments(query, ranked)
+            best.append(BestSegments(segments, coverage))
         return best
+
+    def _segments(self, query: Query, ranked: Ranked) -> list[ScoredSegment]:
+        """What was found, without what is not there any more and what is the query itself."""
+        rows, scores = ranked
+        table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+        columns = zip(table["video_id"], table["start"], table["end"], strict=True)
+        return [
+            ScoredSegment(int(row), video_id, start, end, float(score))
+            for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
+            if video_id in self._records and not _itself(query, video_id, start, end)
+        ]
 
     def moments(self, query: Query, segments: Sequence[ScoredSegment], k: int) -> list[Hit]:
         """The k best moments of a query's best segments."""

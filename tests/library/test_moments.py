@@ -23,6 +23,14 @@ def test_neighbours_that_match_as_well_widen_a_moment_and_weak_ones_do_not() -> 
     ]
 
 
+def test_a_scene_that_goes_on_is_one_moment_in_whatever_order_its_segments_come() -> None:
+    rows = [("a", 30, 0.500), ("a", 54, 0.499), ("a", 12, 0.498), ("a", 48, 0.497), ("a", 18, 0.496), ("a", 42, 0.49),
+            ("a", 24, 0.48), ("a", 36, 0.47), ("a", 66, 0.46), ("a", 6, 0.3)]  # fmt: skip
+    (moment, other) = find_moments(scored(*rows), 5)
+    assert (moment.start, moment.end, moment.score) == (12, 66, 0.5)
+    assert (other.start, other.end) == (66, 78), "it only touches the first"
+
+
 def test_two_stretches_of_one_video_are_two_moments() -> None:
     moments = find_moments(scored(("a", 0, 0.5), ("a", 60, 0.49)), 5)
     assert [(moment.start, moment.end) for moment in moments] == [(0, 12), (60, 72)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from prota.library import search as searching
 from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
@@ -65,6 +67,33 @@ def test_queries_that_are_asked_together_find_what_they_find_alone(library: Libr
             assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
                 [hit.score for hit in alone], abs=1e-6
             )
+
+
+@pytest.mark.parametrize("exact_segments", [1, 10_000])
+@pytest.mark.parametrize("like", [False, True])
+def test_a_long_scene_leaves_room_for_others(
+    library: Library, exact_segments: int, like: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it matches best, or is the query itself: there are as many moments as asked for."""
+    with Store.open(library.folder) as store:
+        searcher = Searcher(store, library.model, exact_segments=exact_segments)
+        query = searcher.encode("red on the left")
+        (long,) = [video for video in store.videos() if video.path.endswith("long.mp4")]
+        assert long.segments == 7, "more than the five that are asked for"
+        query = replace(query, like=(long.video_id, 0.0, long.duration)) if like else query
+        wanted = [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)]
+        monkeypatch.setattr(searching, "_LEAST_MOMENTS", 1)
+        monkeypatch.setattr(searching, "_SEGMENTS_PER_MOMENT", 1)
+        assert [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)] == wanted
+        assert len(wanted) == 5
+        assert [hit.row for hit in searcher.search(query, 1)] == [wanted[0][0]]
+        assert any(hit.video == long for hit in searcher.search(query, 7)) is not like
+
+
+def test_a_moment_is_as_long_whoever_asks_for_more(library: Library) -> None:
+    most = [(hit.row, hit.start, hit.end) for hit in library.search("red on the left", k=20)]
+    for k in (1, 2, 5):
+        assert [(hit.row, hit.start, hit.end) for hit in library.search("red on the left", k=k)] == most[:k]
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])

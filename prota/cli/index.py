@@ -86,13 +86,21 @@ def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker |
 
 def _tell(report: IndexReport, library: str) -> None:
     for path, reason in sorted(report.bad.items()):
-        typer.echo(f"bad: {path}: {reason}", err=True)
+        typer.echo(f"bad: {_on_one_line(path)}: {reason}", err=True)
+    if not (report.finished or report.found):
+        # Stopped before anything was looked at.
+        return
     parts = {
         "indexed": report.indexed, "unchanged": report.unchanged, "moved": report.moved,
         "already there at another path": report.duplicates, "bad": len(report.bad), "gone": report.gone,
     }  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos found"
     typer.echo(f"{library}: {counts}; {report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video")
+
+
+def _on_one_line(path: str) -> str:
+    """A name as it is, but for what would break the line or steer the terminal."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in path)
 
 
 class _Display:

@@ -25,7 +25,10 @@ def search(
     words: Words = None,
     k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
     library: LibraryPlace = "library",
-    where: Annotated[str | None, typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"; of copies, the first one counts"),
+    ] = None,
     like: Annotated[
         str | None, typer.Option(help="find what looks like a clip instead: clip.mp4, or clip.mp4@12-20 in seconds")
     ] = None,
@@ -55,6 +58,9 @@ def search(
     for text in texts:
         searcher = opened.searcher
         query = searcher.encode(text) if like is None else like_query(opened.model, parse_clip(like))
+        if query.cut and not as_json:
+            length = opened.model.text_encoder.length
+            typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
         found = searcher.search(query, k, where, exact)
         hits = found if everything else searcher.good(found)
         best = best or (hits[0] if hits else None)
@@ -70,6 +76,8 @@ def search(
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
+    from prota.library.search import has_words
+
     if [bool(words), file is not None, like is not None].count(True) != 1:
         raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
     if like is not None:
@@ -81,7 +89,7 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
             texts = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{file} cannot be read: {error}") from None
-    texts = [text for text in texts if text.strip()]
+    texts = [text for text in texts if has_words(text)]
     if not texts:
         raise typer.BadParameter("the query is empty: say in words what the moment shows")
     return texts
@@ -128,9 +136,6 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     from rich.table import Column, Table
 
     console = Console()
-    if query.cut:
-        length = library.model.text_encoder.length
-        typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
     if not hits:
         console.print(f"nothing found for “{escape(query.text)}”")
         return

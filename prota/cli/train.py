@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,7 @@ def train(
     """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
     from prota.kernels.dispatch import using
     from prota.training.checkpoint import RunFolder
-    from prota.training.distributed import start_world
+    from prota.training.distributed import OtherProcessError, start_world
     from prota.training.train import Trainer
 
     experiment = load_experiment(config, overrides)
@@ -40,9 +41,12 @@ def train(
     try:
         folder.claim(experiment, world)
         with using(backend), Display(world.first, run) as display:
-            result = Trainer(experiment, folder, world, allow_missing, report=display).fit(display, stop)
-    finally:
-        world.close()
+            trainer = world.together(lambda: Trainer(experiment, folder, world, allow_missing, report=display))
+            result = trainer.fit(display, stop)
+    except OtherProcessError:
+        raise SystemExit(1) from None
+    # Where something went wrong the connection stays until this process has said so: the others wait for that.
+    world.close()
     if not world.first:
         return
     if result.finished:
@@ -63,18 +67,24 @@ def _chosen(state: TrainingState) -> str:
     return f"best on validation at step {state.best_step}: {state.best_value:.1f} (mean of R@1/5/10, both directions)"
 
 
+# A scheduler may tell every process, and torchrun then tells each of them again.
+_SAME = 2.0
+
+
 class StopRequest:
-    """Ctrl-C or SIGTERM ends the run after the current step; a second one at once."""
+    """Ctrl-C or SIGTERM ends the run after the current step; a second Ctrl-C at once."""
 
     def __init__(self) -> None:
         self.asked = False
+        self._since = 0.0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if not self.asked:
+            self.asked, self._since = True, time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._since > _SAME:
             raise KeyboardInterrupt
-        self.asked = True
 
     def __call__(self) -> bool:
         return self.asked

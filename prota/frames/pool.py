@@ -133,7 +133,8 @@ class DecodePool:
         """Wait for something to happen, and report it."""
         watched = [worker for worker in self._crew if not worker.ready or worker.key is not None]
         deadlines = [worker.started + (self.timeout if worker.ready else START_LIMIT) for worker in watched]
-        patience = max(0.0, min(deadlines, default=0.0) - time.monotonic())
+        # An hour at most, after which this is asked again: the system cannot wait for a year.
+        patience = min(3600.0, max(0.0, min(deadlines, default=0.0) - time.monotonic()))
         heard = wait([worker.connection for worker in watched], patience)
         # Taken now: while a result is yielded the caller may take its time, which is not the other workers' fault.
         now = time.monotonic()

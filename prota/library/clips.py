@@ -14,7 +14,7 @@ from prota.frames.pool import DecodePool
 from prota.library.encoding import encode_video, stored_tokens
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, SegmentBatch
-from prota.library.search import Query, clean_query
+from prota.library.search import Query, clean_query, has_words
 from prota.library.segments import SegmentPlan
 from prota.library.snapshot import SegmentTokens
 from prota.library.walk import content_id
@@ -124,7 +124,7 @@ class CaptionMatch:
 @torch.inference_mode()
 def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: float = 300.0) -> list[CaptionMatch]:
     """Captions by how well they describe any moment of a clip, best first."""
-    texts = [clean_query(caption) for caption in captions if caption.strip()]
+    texts = [clean_query(caption) for caption in captions if has_words(caption)]
     if not texts:
         raise LibraryError("no captions given: one a line")
     queries = [model.encode_text(texts[start : start + 256]).without_source() for start in range(0, len(texts), 256)]

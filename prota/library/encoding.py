@@ -126,13 +126,14 @@ def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     return tensor.to(dtype).cpu().numpy()
 
 
-def stored_tokens(tokens: SegmentTokens, device: torch.device) -> PreparedTokens:
-    """Stored segments, ready to be scored, in single precision."""
+def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool = False) -> PreparedTokens:
+    """Stored segments, ready to be scored, in single precision; ``as_stored``: in half of it, as they are."""
 
     def tensor(values: np.ndarray) -> Tensor:
         # What comes from a file cannot be written to, which torch insists on.
         return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
 
-    spread = None if tokens.spread is None else tensor(tokens.spread).float()
-    weight, mask = tensor(tokens.weight).float(), tensor(tokens.mask)
-    return PreparedTokens(tensor(tokens.direction).float(), spread, weight, mask.bool())
+    direction, spread = tensor(tokens.direction), None if tokens.spread is None else tensor(tokens.spread)
+    if not as_stored:
+        direction, spread = direction.float(), None if spread is None else spread.float()
+    return PreparedTokens(direction, spread, tensor(tokens.weight).float(), tensor(tokens.mask).bool())

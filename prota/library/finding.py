@@ -110,7 +110,7 @@ class RowFinder:
     def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> Ranked:
         """The best of the segments that are nearest to one query by their pooled vectors."""
         vector = pooled_vectors(tokens)[0].cpu().numpy()
-        number = max(FILTERED_CANDIDATES if where or self._hidden else CANDIDATES, 2 * count)
+        number = max(FILTERED_CANDIDATES if where is not None or self._hidden else CANDIDATES, 2 * count)
         # In the order of rows, which equal scores keep.
         candidates = np.sort(self.store.nearest(vector, number, where, within=self._within, hidden=self._hidden))
         if not len(candidates):
@@ -120,7 +120,7 @@ class RowFinder:
 
     def _allowed(self, where: str | None) -> torch.Tensor | None:
         """Of each row, whether it fits a filter and its file is there; None: all."""
-        if not where and not self._hidden:
+        if where is None and not self._hidden:
             return None
         table = self.store.segments([], where, within=self._within, hidden=self._hidden)
         allowed = torch.zeros(len(self.rows), dtype=torch.bool)
@@ -138,9 +138,12 @@ class RowFinder:
 
     @torch.no_grad()
     def _all(self) -> PreparedTokens | VideoBank:
-        """All rows, as what scores them fastest wants them: the fused kernels search a bank."""
+        """All rows, as what scores them fastest wants them: the fused kernels a bank, rounded as they are stored."""
         if self._tokens is None:
-            tokens = stored_tokens(self.store.tokens(self.rows), self.device)
-            chosen = dispatch.choose(self.head.config, tokens[:1], tokens[:1], "auto", self.head.bandwidth)
-            self._tokens = VideoBank.of(tokens) if chosen == "triton" else tokens
+            stored, one = self.store.tokens(self.rows), stored_tokens(self.store.tokens(self.rows[:1]), self.device)
+            if dispatch.choose(self.head.config, one, one, "auto", self.head.bandwidth) == "triton":
+                here = stored_tokens(stored, torch.device("cpu"), as_stored=True)
+                self._tokens = VideoBank.of(here, device=self.device)
+            else:
+                self._tokens = stored_tokens(stored, self.device)
         return self._tokens

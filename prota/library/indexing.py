@@ -18,7 +18,7 @@ from pathlib import Path
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from prota.library.walk import FoundFile, Unreadable, below, under, walk
+from prota.library.walk import FoundFile, Unreadable, below, placed, under, walk
 from prota.library.working import Finished, IndexOptions, LocalWork, Part, Verdict, Work
 from prota.model import ProTA
 
@@ -241,7 +241,7 @@ class Indexer:
         self._changed.append(record)
 
     def _fail(self, record: VideoRecord, reason: str) -> None:
-        line = " ".join(reason.split()).removeprefix(f"{record.path}: ")
+        line = " ".join(reason.split()).removeprefix(f"{' '.join(record.path.split())}: ")
         self.result.bad[record.path] = line
         video_id = record.video_id or f"unread:{record.path}"
         bad = replace(record, state="bad", reason=line, video_id=video_id, segments=0)
@@ -250,7 +250,7 @@ class Indexer:
 
     def _mark_gone(self, paths: Sequence[Path]) -> None:
         """Files of the library under the given folders that are no longer there."""
-        roots = [os.path.abspath(path) for path in paths]
+        roots = [str(placed(path)) for path in paths]
         for record in list(self._records.values()):
             if record.path in self._seen or not under(record.path, roots):
                 continue

@@ -64,7 +64,8 @@ class Library:
         if missing:
             raise LibraryError(f"{', '.join(missing)}: no such file or folder")
         there = self.folder.exists("library.json")
-        opened = Store.open(self.folder, True, wait) if there else Store.create(self.folder, stamp, wait)
+        waiting = (wait, should_stop)
+        opened = Store.open(self.folder, True, *waiting) if there else Store.create(self.folder, stamp, *waiting)
         with opened as store:
             store.check_model(stamp)
             self._searcher = None

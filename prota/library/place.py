@@ -12,7 +12,7 @@ import re
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prota.files import hold, write_atomically
-from prota.library.problems import DisturbedError, RefusedError, UnreachableError, remote_problem
+from prota.library.problems import DisturbedError, RefusedError, UnreachableError, local_problem, remote_problem
 from prota.library.records import LibraryError
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Place(ABC):
         """What an error of Lance means here; itself, where Lance is right."""
 
     @abstractmethod
-    def lock(self, wait: float) -> Lock:
-        """The writer's lock, waited for as long as allowed."""
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
+        """The writer's lock, waited for as long as allowed; KeyboardInterrupt where that is to end sooner."""
 
     @abstractmethod
     def files(self) -> set[str]:
@@ -180,9 +180,9 @@ class Folder(Place):
         return SmallFile(text)
 
     def problem(self, error: Exception) -> Exception:
-        return error
+        return local_problem(self, error)
 
-    def lock(self, wait: float) -> Lock:
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
         """Its file tells others who holds it."""
         path = self.path / "writer.lock"
         until = time.monotonic() + wait
@@ -190,6 +190,8 @@ class Folder(Place):
             try:
                 lock = hold(path)
             except BlockingIOError as error:
+                if should_stop():
+                    raise KeyboardInterrupt from None
                 if time.monotonic() < until:
                     time.sleep(0.05)
                     continue
@@ -371,7 +373,7 @@ class Bucket(Place):
     def problem(self, error: Exception) -> Exception:
         return remote_problem(self, error)
 
-    def lock(self, wait: float) -> Lock:
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
         return Unlocked()
 
     def files(self) -> set[str]:

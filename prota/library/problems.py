@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 
 from prota.library.records import LibraryError
 
-__all__ = ["DisturbedError", "RefusedError", "UnreachableError", "remote_problem", "short"]
+__all__ = ["DisturbedError", "RefusedError", "UnreachableError", "local_problem", "remote_problem", "short"]
 
 
 class DisturbedError(LibraryError):
@@ -34,6 +36,13 @@ class RefusedError(LibraryError):
     @classmethod
     def at(cls, place: object, error: BaseException) -> RefusedError:
         return cls(f"{place} refuses ({short(error)}): see to the keys in the environment or the profile")
+
+
+def local_problem(place: object, error: Exception) -> Exception:
+    """What an error of Lance means in a folder; itself, where Lance says it well enough."""
+    if os.strerror(errno.ENOSPC) in str(error):
+        return LibraryError(f"no room is left for {place}: make some, and give the same command again")
+    return error
 
 
 def remote_problem(place: object, error: Exception) -> Exception:

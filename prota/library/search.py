@@ -20,7 +20,7 @@ from prota.library.store import Store
 from prota.model import ProTA
 from prota.types import Explanation, PreparedTokens
 
-__all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query"]
+__all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query", "has_words"]
 
 # Segments looked at for each moment asked for: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
@@ -32,10 +32,19 @@ _DEEPER, _MOST_SEGMENTS = 8, 10_000
 _ROWS_AT_ONCE = 1024
 
 
+def has_words(text: str) -> bool:
+    """Whether there is anything in it but spaces and what cannot be seen."""
+    return bool(_words(text))
+
+
+def _words(text: str) -> str:
+    plain = "".join(" " if unicodedata.category(letter).startswith("C") else letter for letter in text)
+    return " ".join(plain.split())
+
+
 def clean_query(text: str) -> str:
     """Words without control characters and runs of spaces; LibraryError where nothing is left."""
-    plain = "".join(" " if unicodedata.category(letter).startswith("C") else letter for letter in text)
-    words = " ".join(plain.split())
+    words = _words(text)
     if not words:
         raise LibraryError("the query is empty: say in words what the moment shows")
     return words
@@ -143,14 +152,15 @@ class Searcher:
         count = max(k, _LEAST_MOMENTS) * _SEGMENTS_PER_MOMENT
         found = self.finder.find(tokens, count, where, exact)
         for query, ranked in zip(queries, found.ranked, strict=True):
-            segments, coverage, asked = self._segments(query, ranked), found.coverage, count
+            enough = BestSegments(self._segments(query, ranked), found.coverage)
+            asked, got = count, len(ranked[0])
             # One long scene, or the clip that is the query itself, may have taken all the places.
-            while asked == len(ranked[0]) and asked < _MOST_SEGMENTS and len(find_moments(segments, k)) < k:
+            while got == asked < _MOST_SEGMENTS and len(find_moments(enough.segments, k)) < k:
                 asked *= _DEEPER
                 deeper = self.finder.find(query.tokens, asked, where, exact)
-                ranked, coverage = deeper.ranked[0], deeper.coverage
-                segments = self._segments(query, ranked)
-            best.append(BestSegments(segments, coverage))
+                enough = BestSegments(self._segments(query, deeper.ranked[0]), deeper.coverage)
+                got = len(deeper.ranked[0])
+            best.append(enough)
         return best
 
     def _segments(self, query: Query, ranked: Ranked) -> list[ScoredSegment]:

@@ -89,11 +89,13 @@ class Store(Snapshot):
         super().__init__(folder, stamp)
 
     @classmethod
-    def create(cls, where: Where, stamp: ModelStamp, wait: float = 0.0) -> Store:
+    def create(
+        cls, where: Where, stamp: ModelStamp, wait: float = 0.0, should_stop: Callable[[], bool] = lambda: False
+    ) -> Store:
         """A new library, opened for writing; the one that another writer made while this one waited for it."""
         place = Place.of(where)
         place.prepare()
-        lock = place.lock(wait)
+        lock = place.lock(wait, should_stop)
         try:
             if wait and place.exists("library.json"):
                 return cls._locked(place, lock)
@@ -105,13 +107,15 @@ class Store(Snapshot):
             raise
 
     @classmethod
-    def open(cls, where: Where, write: bool = False, wait: float = 0.0) -> Store:
-        """A library that is there; `wait` is how many seconds to wait for another writer of a folder."""
+    def open(
+        cls, where: Where, write: bool = False, wait: float = 0.0, should_stop: Callable[[], bool] = lambda: False
+    ) -> Store:
+        """A library that is there; ``wait``: seconds for another writer of a folder, or until it is to stop."""
         place = Place.of(where)
         library = read_library(place)
         if not write:
             return cls(place, model_stamp(place, upgrade(place, library, write=False)), None)
-        lock = place.lock(wait)
+        lock = place.lock(wait, should_stop)
         try:
             # Read again: another writer may have upgraded it meanwhile.
             return cls._locked(place, lock)

@@ -214,6 +214,9 @@ def export(folder: Where, path: Path) -> None:
     writers: dict[str, Callable[[pa.Table, Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
     if path.suffix not in writers:
         raise LibraryError(f"cannot export to {path}: give it a name that ends in {' or '.join(writers)}")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise LibraryError(f"cannot export to {path}: {what}")
     with Store.open(folder) as store:
         table = store.segments().drop_columns("row")
         paths: dict[str, list[str]] = defaultdict(list)

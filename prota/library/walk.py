@@ -13,7 +13,7 @@ from pathlib import Path
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
 from prota.library.records import LibraryError, VideoRecord
 
-__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "under", "walk"]
+__all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "placed", "under", "walk"]
 
 # What is taken for a video inside a folder, lower case. Benchmarks also have videos called x.null, x. and x.ogg; in a
 # folder of one's own, the last is nearly always music. Any file is taken that is named itself.
@@ -89,6 +89,11 @@ def below(path: str | Path, folders: Sequence[str]) -> bool:
     return under(os.path.realpath(path), folders)
 
 
+def placed(path: Path) -> Path:
+    """Where a path leads. Two dots are resolved through the links before them, as the file system does."""
+    return Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
+
+
 def under(path: str, folders: Iterable[str]) -> bool:
     """Whether a path is one of these or begins with one, as they are written."""
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
@@ -113,8 +118,7 @@ class _Walk:
 
     def over(self, paths: list[Path]) -> Iterator[FoundFile | Unreadable]:
         for path in paths:
-            # Two dots are resolved through the links before them, as the file system does, and not by dropping names.
-            yield from self._visit(Path(os.path.realpath(path)) if ".." in path.parts else path.absolute(), named=True)
+            yield from self._visit(placed(path), named=True)
         while self._links:
             yield from self._visit(self._links.popleft(), named=False)
 

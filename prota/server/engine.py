@@ -9,14 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from prota.library.place import Place, Where
 from prota.library.records import ModelStamp, VideoRecord
 from prota.models import shipped
-from prota.server.problems import ProblemError, readable
+from prota.server.folders import Folders
+from prota.server.problems import ProblemError
 from prota.server.waiting import Batcher, Kept
 from prota.settings import first_line
 
@@ -46,21 +46,15 @@ class View:
     store: Store
     videos: dict[str, VideoRecord]
     """By content; of several copies, the first whose file was there when it was indexed."""
+    folders: Folders
+    hours: float
+    """Of all videos."""
     searcher: Searcher | None
     """None until the model is there."""
 
     @property
     def version(self) -> int:
         return self.store.version
-
-    @property
-    def hours(self) -> float:
-        return sum(record.duration for record in self.videos.values()) / 3600
-
-    @property
-    def folders(self) -> list[str]:
-        """Names of the folders that videos lie in."""
-        return sorted({readable(Path(record.path).parent.name) for record in self.videos.values()} - {""})
 
 
 class Engine:
@@ -186,13 +180,14 @@ class Engine:
         if present is not None and present.searcher is not None and states == self._states:
             return
         store = Store.open(self.folder)
+        files = [record for record in store.videos() if record.state == "indexed"]
         videos: dict[str, VideoRecord] = {}
-        for record in store.videos():
-            if record.state == "indexed":
-                videos.setdefault(record.video_id, record)
+        for record in files:
+            videos.setdefault(record.video_id, record)
+        folders = Folders((record.path, record.video_id) for record in files)
         if self._library is None or self._stamp != store.stamp:
             # The videos can be looked at while the model is read.
-            self.state, self.view, self._before = "loading", self._next(store, videos, None), None
+            self.state, self.view, self._before = "loading", self._next(store, videos, folders, None), None
             self._load(store)
         assert self._library is not None
         began = time.monotonic()
@@ -205,13 +200,14 @@ class Engine:
         if present is not None and present.searcher is not None:
             # Without the tokens in memory: what is still asked of it reads single rows.
             before = self._new_searcher(present.store)
-            self._before = View(present.number, present.store, present.videos, before)
-        self.view, self._states = self._next(store, videos, searcher), states
+            self._before = replace(present, searcher=before)
+        self.view, self._states = self._next(store, videos, folders, searcher), states
         self.state, self.reason = "ready", ""
 
-    def _next(self, store: Store, videos: dict[str, VideoRecord], searcher: Searcher | None) -> View:
+    def _next(self, store: Store, videos: dict[str, VideoRecord], folders: Folders, searcher: Searcher | None) -> View:
         self._views += 1
-        return View(self._views, store, videos, searcher)
+        hours = sum(record.duration for record in videos.values()) / 3600
+        return View(self._views, store, videos, folders, hours, searcher)
 
     def _new_searcher(self, store: Store, finder: Finder | None = None) -> Searcher:
         from prota.library.search import Searcher

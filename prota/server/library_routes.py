@@ -38,7 +38,7 @@ async def library(given: Given) -> LibraryInfo:
         version=view.version if view else 0,
         state=engine.state,
         detail=readable(engine.reason),
-        folders=view.folders if view else [],
+        folders=view.folders.names if view else [],
         allow=[readable(folder) for folder in given.options.roots],
     )
 

@@ -14,7 +14,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-__all__ = ["Problem", "ProblemError", "add_problem_handlers", "problem_response", "readable", "unexpected_response"]
+__all__ = [
+    "Problem",
+    "ProblemError",
+    "add_problem_handlers",
+    "problem_response",
+    "readable",
+    "sentence",
+    "unexpected_response",
+]
 
 _log = logging.getLogger("prota.server")
 
@@ -74,14 +82,16 @@ def add_problem_handlers(app: FastAPI) -> None:
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return problem_response(422, "; ".join(_sentence(entry) for entry in error.errors()))
+        return problem_response(422, "; ".join(sentence(entry) for entry in error.errors()))
 
     app.add_exception_handler(ProblemError, told)
     app.add_exception_handler(HTTPException, by_the_framework)
     app.add_exception_handler(RequestValidationError, invalid)
 
 
-def _sentence(entry: Mapping[str, Any]) -> str:
+def sentence(entry: Mapping[str, Any]) -> str:
     """Where and what, without the value itself: it may be anything, and of any size."""
-    place = ".".join(str(part) for part in entry.get("loc", ()) if part not in ("query", "body", "path"))
+    parts = [str(part) for part in entry.get("loc", ())]
+    # The first says where in the request; a field may be called by the same name.
+    place = ".".join(parts[1:] if parts[:1] in (["query"], ["body"], ["path"]) else parts)
     return f"{place[:80]}: {entry.get('msg', 'is not allowed')}" if place else str(entry.get("msg", "is not allowed"))

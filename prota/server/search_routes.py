@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import ValidationError
 
 from prota.library.records import LibraryError
-from prota.server.problems import ProblemError
+from prota.server.problems import ProblemError, sentence
 from prota.server.schemas import Answer, Explained, LikeRequest
 from prota.server.searching import Filters, Wanted, answer, condition, explained, like_stored
 from prota.server.services import Given, Services
@@ -72,7 +72,7 @@ async def search(
         found = given.answers.get(key)
         given.metrics.count("prota_answers_total", kept="no" if found is None else "yes")
         if found is None:
-            where = condition(filters, view)
+            where = await given.work(lambda: condition(filters, view))
             query = await given.encode(text)
             best = await given.score(Wanted(searcher, query, k, where))
             found = await given.work(lambda: answer(searcher, query, k, all, best))
@@ -133,8 +133,7 @@ async def _like_request(request: Request) -> LikeRequest:
     try:
         return LikeRequest.model_validate_json(body)
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, entry['loc']))[:80]}: {entry['msg']}" for entry in error.errors())
-        raise ProblemError(422, wrong) from None
+        raise ProblemError(422, "; ".join(sentence(entry) for entry in error.errors())) from None
 
 
 async def _like_moment(given: Services, wanted: LikeRequest, k: int) -> Answer:

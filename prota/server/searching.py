@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prota.library.records import VideoRecord
-from prota.library.tables import one_of, stored
+from prota.library.tables import one_of
 from prota.server.engine import View
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import Answer, Explained, FrameShare, MomentFound, TimelineSegment, WordShare
@@ -54,19 +54,8 @@ def condition(filters: Filters, view: View) -> str | None:
         # Until the end of that day.
         parts.append(f"modified < timestamp '{(filters.before + timedelta(days=1)).isoformat()} 00:00:00'")
     if filters.folder is not None:
-        parts.append(_in_folder(filters.folder, view))
+        parts.append(view.folders.condition(filters.folder))
     return " AND ".join(parts) or None
-
-
-def _in_folder(name: str, view: View) -> str:
-    """In or below a folder of that name; there may be several."""
-    parents = {Path(record.path).parent for record in view.videos.values()}
-    above = {folder for parent in parents for folder in (parent, *parent.parents)}
-    folders = {str(folder) for folder in above if readable(folder.name) == name}
-    if not folders:
-        return one_of("video_id", [""])
-    starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(folders)]
-    return "(" + " OR ".join(f"starts_with(path, '{start}')" for start in starts) + ")"
 
 
 def title_of(record: VideoRecord) -> str:

@@ -52,7 +52,8 @@ class Guard:
         self.app = app
         self.token = options.token
         own = () if is_loopback(options.host) else (socket.gethostname(), socket.getfqdn(), options.host)
-        self.names = {name.lower() for name in ("localhost", *own, *options.names)}
+        self.given = {name.lower() for name in options.names}
+        self.names = {name.lower() for name in ("localhost", *own)} | self.given
         # Addresses of this machine cannot be told from others when it listens at all of them; none can be rebound.
         self.any_address = not is_loopback(options.host)
         self.session = hashlib.sha256(f"prota session {options.token}".encode()).hexdigest()
@@ -122,10 +123,13 @@ class Guard:
         except ValueError:
             return False
 
-    @staticmethod
-    def _same_origin(scope: Scope, headers: Headers, host: str) -> bool:
+    def _same_origin(self, scope: Scope, headers: Headers, host: str) -> bool:
         origins = headers.getlist("origin")
-        if any(origin.lower() != f"{scope['scheme']}://{host}".lower() for origin in origins):
+        schemes = {scope["scheme"]}
+        if (urlsplit(f"//{host}").hostname or "").lower() in self.given:
+            # Under a name of its own there may be a proxy before this server, and TLS ends there.
+            schemes |= {"http", "https"}
+        if not {origin.lower() for origin in origins} <= {f"{scheme}://{host}".lower() for scheme in schemes}:
             return False
         # A link from elsewhere may lead to the page, but nothing may be embedded or fetched.
         if scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate":

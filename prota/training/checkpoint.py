@@ -25,7 +25,7 @@ from prota.files import hold, publish, write_atomically
 from prota.model import ProTA
 from prota.settings import ConfigError, first_line
 from prota.training.averaging import WeightAverage
-from prota.training.distributed import World
+from prota.training.distributed import ALONE, World
 
 __all__ = ["RunFolder", "TrainingState"]
 
@@ -69,19 +69,24 @@ class RunFolder:
 
     def claim(self, experiment: Experiment, world: World | None = None) -> None:
         """Make the folder, or continue the run that is in it if it has the same settings; one process at a time."""
-        if world is None or world.first:
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                self._lock = hold(self.path / "lock")
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process is training in {self.path}: wait for it, or give another --out"
-                ) from None
-            # Where nothing was saved yet there is nothing to continue: an attempt may have failed for its settings.
-            if not self.is_run or not self.pointers():
-                write_atomically(self.path / _EXPERIMENT, experiment.to_toml())
-        if world is not None:
-            world.barrier()
+        world = world or ALONE
+        world.together(lambda: self._take(experiment) if world.first else None)
+        world.together(lambda: self._require(experiment))
+
+    def _take(self, experiment: Experiment) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = hold(self.path / "lock")
+        except BlockingIOError:
+            raise ValueError(
+                f"another process is training in {self.path}: wait for it, or give another --out"
+            ) from None
+        # Where nothing was saved yet there is nothing to continue: an attempt may have failed for its settings.
+        if not self.is_run or not self.pointers():
+            write_atomically(self.path / _EXPERIMENT, experiment.to_toml())
+
+    def _require(self, experiment: Experiment) -> None:
+        """The settings that the run began with."""
         before = self.experiment()
         if before != experiment:
             changed = _differences(before.model_dump(), experiment.model_dump())

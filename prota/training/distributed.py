@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -147,7 +148,9 @@ def start_world(device: str = "auto", by_cpu: bool = False) -> World:
         return World(rank, size, chosen)
     chosen = _take_device(device, local)
     if size > 1:
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=size)
+        # The first validates and saves alone, while the others wait for it.
+        kind = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(kind, rank=rank, world_size=size, timeout=timedelta(hours=2))
     return World(rank, size, chosen)
 
 

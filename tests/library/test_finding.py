@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from prota.kernels import dispatch
+from prota.kernels.search import VideoBank
 from prota.library import finding
 from prota.library.finding import Coverage, RowFinder, without_file
 from prota.library.records import LibraryError
@@ -132,6 +134,8 @@ def test_the_fused_kernels_search_a_bank(folder: Path) -> None:
             finder = RowFinder(store, head(), CPU, rows=stretch)
             found = finder.find(tokens, 6, "duration < 30")
             assert finder.tokens([20]).direction.equal(queries(store, [20]).direction)
+        assert isinstance(finder._tokens, VideoBank)
+        assert finder._tokens.videos.direction.dtype == torch.float16, "no larger than what is stored"
         assert ran == ["triton"]
         for ours, theirs in zip(found.ranked, expected.ranked, strict=True):
             assert ours[1] == pytest.approx(theirs[1], abs=1e-4)

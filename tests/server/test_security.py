@@ -73,6 +73,15 @@ def test_foreign_pages_are_refused(client: TestClient, headers: dict[str, str]) 
     assert client.delete("/api/v1/jobs/0123456789abcdef", headers=headers).status_code == 403
 
 
+def test_tls_may_end_at_a_proxy_that_has_our_name(world: World) -> None:
+    with client_of(world, names=("films.example",)) as client:
+        for host, status in (("films.example", 200), ("localhost", 403)):
+            headers = {"Host": host, "Origin": f"https://{host}", "Sec-Fetch-Site": "same-origin"}
+            assert client.get("/api/v1/search?q=red", headers=headers).status_code == status
+        foreign = {"Host": "films.example", "Origin": "https://elsewhere.example"}
+        assert client.get("/api/v1/search?q=red", headers=foreign).status_code == 403
+
+
 def test_our_own_page_and_links_to_it_are_not(client: TestClient) -> None:
     own = {"Origin": "http://127.0.0.1:8000", "Sec-Fetch-Site": "same-origin"}
     assert client.get("/api/v1/search?q=red", headers=own).status_code == 200

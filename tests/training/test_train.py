@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,11 @@ def test_a_killed_run_goes_on_exactly(uninterrupted: Path, world_config: Path, t
         assert torch.equal(weights(run)[name], value), name
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(world_config: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)])
+def test_who_is_told_to_stop_saves_and_says_how_to_go_on(
+    world_config: Path, tmp_path: Path, told: tuple[signal.Signals, ...]
+) -> None:
+    """Twice at once, too: schedulers tell every process, and torchrun tells its own again."""
     run = tmp_path / "run"
     command = [sys.executable, "-m", "prota", "train", str(world_config), "-o", str(run), "-s", "train.epochs=500"]
     process = subprocess.Popen(
@@ -92,7 +97,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(world_config: Path, tmp_path: Path) 
     )
     while process.poll() is None and not (run / "log.jsonl").exists():
         pass
-    process.send_signal(signal.SIGINT)
+    for number in told:
+        process.send_signal(number)
+        time.sleep(0.1)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "the same command goes on" in output

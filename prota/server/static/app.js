@@ -40,7 +40,7 @@ function past() {
 }
 function remember(q = route.state.q) {
 	if (!q) return;
-	try { localStorage.setItem("prota.past", JSON.stringify([q, ...past().filter((one) => one !== q)].slice(0, 50))); } catch { /* not kept */ }
+	try { localStorage.setItem("prota.past", JSON.stringify([q, ...past().filter((one) => one !== q)].slice(0, 50))); } catch {}
 	suggest();
 }
 function suggest() { $("past").replaceChildren(...past().slice(0, 12).map((value) => el("option", { value }))); }
@@ -133,7 +133,7 @@ function show(state) {
 	const cut = (answer.cut ? " · only the beginning of this text was read" : "") + (answer.partial ? " · part of the library did not answer" : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
 	if (!moments.length && weaker.length) notice("No good match", "This library does not seem to have what you describe.");
-	else if (!moments.length) notice("Nothing here", Object.keys(state.filters).length ? "No video passes these filters." : "The library is empty.");
+	else if (!moments.length) notice("Nothing here", !state.q ? "Nothing else looks like it." : Object.keys(state.filters).length ? "No video passes these filters." : "The library is empty.");
 	if (weaker.length && !state.all) {
 		$(moments.length ? "more" : "notice").append(button(() => { route.go({ all: true }, true); grid.focus(weaker[0]); }, `Show ${count(weaker.length, "weaker result")}`));
 	} else if (weaker.length) {
@@ -178,7 +178,7 @@ function showFilters({ filters, like, upload }) {
 	for (const name of names) {
 		const field = $("filters").elements[name];
 		field.value = wanted[name];
-		if (field.options && field.selectedIndex < 0) field.append(el("option", { selected: "" }, wanted[name])); // from a link
+		if (field.options && field.selectedIndex < 0) field.append(el("option", { selected: "" }, wanted[name]));
 	}
 	const used = names.filter((name) => wanted[name]).length;
 	$("filter-label").textContent = used ? `Filters (${used})` : "Filters";
@@ -240,7 +240,7 @@ on($("theme"), "click", () => {
 	const { dataset } = document.documentElement;
 	const dark = dataset.theme ? dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 	dataset.theme = dark ? "light" : "dark";
-	try { localStorage.setItem("prota.theme", dataset.theme); } catch { /* for this page only */ }
+	try { localStorage.setItem("prota.theme", dataset.theme); } catch {}
 });
 on($("token-form"), "submit", () => location.assign(`./?token=${encodeURIComponent($("token-value").value.trim())}`));
 on(document, "prota:token", () => { if (!$("token").open) $("token").showModal(); });

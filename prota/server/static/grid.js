@@ -41,7 +41,7 @@ function card(moment, actions) {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": `${title}, ${clock(start)} to ${clock(end)}, ${likely.textContent}`,
 		on(event) {
-			if (event.metaKey || event.ctrlKey || event.shiftKey) return; // a new tab, as with any link
+			if (event.metaKey || event.ctrlKey || event.shiftKey) return;
 			event.preventDefault();
 			actions.play(moment);
 		},

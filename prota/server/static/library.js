@@ -87,7 +87,7 @@ export class Library {
 	}
 
 	async list() {
-		try { for (const job of (await api.jobs()).reverse()) this.follow(job); } catch { /* the banner tells */ }
+		try { for (const job of (await api.jobs()).reverse()) this.follow(job); } catch {}
 	}
 
 	follow(job) {
@@ -102,7 +102,7 @@ export class Library {
 			this.heard({ ...now, id });
 			if (!GOING.includes(now.state)) { end(); this.look(); }
 		});
-		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); }); // else it tries again
+		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); });
 	}
 
 	/** A job, new or changed. */

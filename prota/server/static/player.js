@@ -169,11 +169,11 @@ export class Player {
 
 	async broken() {
 		if (!this.moment || !video.getAttribute("src")) return;
-		const there = await api.library().catch(() => null);
-		$("video-error").replaceChildren(...(there
-			? [`This browser cannot play the file (${this.codec || "unknown codec"}). `,
-				el("a", { href: api.stream(this.moment.video), download: this.moment.title || "" }, "Save the original")]
-			: ["The server does not answer just now."]));
+		const href = api.stream(this.moment.video);
+		const said = await fetch(href, { headers: { Range: "bytes=0-0" } }).then((r) => !r.ok && r.json()).catch(() => ({}));
+		$("video-error").replaceChildren(...(said
+			? [said.detail || "The server does not answer just now."]
+			: [`This browser cannot play the file (${this.codec || "unknown codec"}). `, el("a", { href, download: this.moment.title || "" }, "Save the original")]));
 		$("video-error").hidden = false;
 		video.hidden = true;
 	}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from prota.planning import constants as known
-from prota.planning.estimate import EXACT, Plan, Wanted, estimate, token_bytes
+from prota.planning.estimate import EXACT, Plan, Wanted, estimate, gpu_room, token_bytes
 
 __all__ = ["advice"]
 
@@ -78,7 +78,7 @@ def _smaller_tokens(wanted: Wanted, plan: Plan) -> Iterator[str]:
     share = (
         "keeps 98.1 to 99.4 % of the ten best on made-up pairs (docs/results.md)" if smaller == "int8" else "not tried"
     )
-    held = math.ceil(other.memory / wanted.replicas / _usable(wanted)) * wanted.replicas
+    held = math.ceil(other.memory / wanted.replicas / gpu_room(wanted)) * wanted.replicas
     yield (
         f"{what} tokens: not built; {plan.memory / 2**40:,.1f} → {other.memory / 2**40:,.1f} TiB of GPU memory, which "
         f"{held:,} GPUs hold; {share}."
@@ -91,7 +91,7 @@ def _candidates_on_gpus(wanted: Wanted, plan: Plan) -> Iterator[str]:
     if plan.gpus > _MANY_GPUS:
         pooled = plan.segments * wanted.width * 2.0
         ratio = token_bytes(wanted) / (wanted.width * 2)
-        held = math.ceil(pooled / _usable(wanted)) * wanted.replicas
+        held = math.ceil(pooled / gpu_room(wanted)) * wanted.replicas
         yield (
             f"candidate stage on GPUs: not built; pooled vectors in fp16 are {ratio:.0f} times smaller than tokens "
             f"({pooled / 2**40:,.2f} TiB, {held:,} GPUs), tokens of the best few hundred come from SSD. What it loses "
@@ -114,10 +114,6 @@ def _billion(wanted: Wanted, plan: Plan) -> Iterator[str]:
             f"a billion segments: pooled vectors alone are {pooled / 1e12:,.1f} TB in fp32, so they must be quantised "
             "too; one library becomes several, by date or by source, each with versions and compaction of its own."
         )
-
-
-def _usable(wanted: Wanted) -> float:
-    return known.USABLE.value * wanted.gpu_memory * 2**30
 
 
 _RULES: tuple[Callable[[Wanted, Plan], Iterator[str]], ...] = (

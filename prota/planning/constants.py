@@ -96,6 +96,9 @@ DECODING_720 = Constant(
 USABLE = Constant(
     0.9, "share", "of a machine's memory that tokens may fill", "the rest is the program's and its buffers'"
 )
+VERSIONS = Constant(
+    2, "versions", "of a library that a GPU holds", "`prota serve` loads the next one beside the one that is searched"
+)
 EXCHANGE = Constant(
     0.002, "s", "asking all shards and merging their answers", "two hops in a data centre; not measured"
 )

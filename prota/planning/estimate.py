@@ -18,7 +18,7 @@ from prota.library.segments import SegmentPlan
 from prota.planning import constants as known
 from prota.settings import ConfigError, Section
 
-__all__ = ["EXACT", "Plan", "Wanted", "estimate", "segment_bytes", "token_bytes"]
+__all__ = ["EXACT", "Plan", "Wanted", "estimate", "gpu_room", "segment_bytes", "token_bytes"]
 
 EXACT = 20_000
 """Segments up to which a CPU scores every one (`prota.library.search.EXACT_SEGMENTS`, which imports torch)."""
@@ -132,6 +132,11 @@ _Search = tuple[int, int, int, float, float, float]
 """Shards, GPUs, cores, load, seconds, bytes of memory."""
 
 
+def gpu_room(wanted: Wanted) -> float:
+    """Bytes of tokens of one version of a library that a GPU has room for."""
+    return known.USABLE.value * wanted.gpu_memory * 2**30 / known.VERSIONS.value
+
+
 def _on_gpus(wanted: Wanted, segments: int, budget: float) -> _Search:
     """Every token is scored. Queries that come while a GPU reads are scored in its next turn, together."""
     rate = wanted.queries_per_second / wanted.replicas
@@ -142,7 +147,7 @@ def _on_gpus(wanted: Wanted, segments: int, budget: float) -> _Search:
     _require(budget > _LEAST, wanted, 0.0)
     # A query waits for half a turn on average where the GPU is never idle, then its own turn.
     shards = max(
-        math.ceil(segments * size / (known.USABLE.value * wanted.gpu_memory * 2**30)),
+        math.ceil(segments * size / gpu_room(wanted)),
         math.ceil(segments * scoring * rate / wanted.busy),
         math.ceil(segments * slower * 1.5 / budget),
     )

@@ -13,6 +13,7 @@ endif
 
 # What `make demo` makes; it may be deleted at any time.
 DEMO   := demo
+MODEL  := prota/models/prota-small/model.safetensors
 
 .PHONY: demo test setup browser lint types pytest bench format clean
 
@@ -36,6 +37,8 @@ $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml constraints.txt
 # From nothing to a library of sample clips and three searches: two moments, one of them in a clip of three scenes; why a
 # clip was found; and something that is not there.
 demo: $(READY)
+	@# A library is its model's: with a newer one it is made anew.
+	@test ! $(MODEL) -nt $(DEMO)/library || rm -rf $(DEMO)/library
 	$(BIN)/prota samples $(DEMO)/clips
 	$(BIN)/prota index $(DEMO)/clips --library $(DEMO)/library --shots
 	$(BIN)/prota search "a collection of ancient coins" --library $(DEMO)/library -k 2

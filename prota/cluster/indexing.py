@@ -38,6 +38,8 @@ __all__ = ["RayWork"]
 
 # A task's files: enough of them that starting it costs little, few enough that little is lost with it.
 TASK_FILES, TASK_BYTES = 8, 64 * 2**20
+# Files of one pipeline: all its tasks are handed to Ray before the first begins, which takes minutes for a million.
+WAVE_FILES = 20_000
 # What is decoded and waits to be encoded travels in blocks; a part of a long video is 60 MB itself.
 BLOCK_BYTES = 32 * 2**20
 # Seconds between two looks at whether the run is to stop.
@@ -80,13 +82,14 @@ class RayWork:
 
     def run(self, files: deque[FoundFile], books: Books) -> Iterator[Sequence[Part]]:
         """See `Work`."""
-        waiting = list(files)
+        waiting = deque(files)
         while waiting and not books.should_stop():
-            # Again, where a copy was waited for that turned out to be bad, or whose content has left meanwhile.
+            some = [waiting.popleft() for _ in range(min(WAVE_FILES, len(waiting)))]
             later: list[tuple[FoundFile, str]] = []
-            for results in self._results(waiting, books):
+            for results in self._results(some, books):
                 yield self._parts(results, books, later)
-            waiting = [found for found, video_id in later if books.examine(found, video_id) != "done"]
+            # Again, where a copy was waited for that turned out to be bad, or whose content has left meanwhile.
+            waiting += [found for found, video_id in later if books.examine(found, video_id) != "done"]
 
     def save(
         self, store: Store, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from prota.library.place import Where
 from prota.server.app import create_app
@@ -14,6 +17,42 @@ __all__ = ["run"]
 
 # Seconds for what is being answered when the server is to end; followers of a job would stay for ever.
 _GRACE = 3
+# Seconds for the head of a request, from the first byte or from the connection on.
+_HEAD = 10.0
+
+
+class _Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Who does not say what is wanted is not waited for: a thousand of them would leave no room for others."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._rest()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_HEAD, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def run(library: Where, options: ServerOptions) -> None:
@@ -25,6 +64,7 @@ def run(library: Where, options: ServerOptions) -> None:
     )
     config = uvicorn.Config(
         create_app(library, options),
+        http=_Impatient,
         log_level="warning",
         # Addresses hold what people look for, and once the token.
         access_log=False,

@@ -123,9 +123,18 @@ def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -
     return folder, index(folder, model, clips)
 
 
+@pytest.mark.parametrize("wave", [indexing.WAVE_FILES, 12])
 def test_the_library_is_that_of_a_single_machine(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
+    tmp_path: Path,
+    cluster: Cluster,
+    model: ProTA,
+    clips: Path,
+    alone: tuple[Path, IndexReport],
+    monkeypatch: pytest.MonkeyPatch,
+    wave: int,
 ) -> None:
+    """In one go, and in several where copies of the first come with the second."""
+    monkeypatch.setattr(indexing, "WAVE_FILES", wave)
     folder, report = alone
     together = index(tmp_path / "together", model, clips, work=partial(RayWork, encoders=1))
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}

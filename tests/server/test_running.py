@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,12 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import httpx
+import pytest
+import uvicorn
 
+from prota.server import running
 from tests.conftest import REPOSITORY
 from tests.server.worlds import World, wait_until
 
@@ -121,3 +127,38 @@ def _answers(address: str) -> bool:
         return httpx.get(f"{address}/healthz").status_code == 200
     except httpx.TransportError:
         return False
+
+
+def test_who_does_not_say_what_is_wanted_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at first, and not after a first request; who waits for an answer, or takes time to send a body, is."""
+    monkeypatch.setattr(running, "_HEAD", 0.4)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            while (await receive()).get("more_body"):
+                pass
+            await asyncio.sleep(0.8)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, http=running._Impatient, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        with socket.create_connection(listening.getsockname(), timeout=10) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\na")
+            time.sleep(0.8)
+            client.sendall(b"bc")
+            assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
+            client.sendall(b"GET / HT")
+            assert client.recv(1000) == b""
+        for part in (b"", b"GET / HT"):
+            with socket.create_connection(listening.getsockname(), timeout=10) as client:
+                client.sendall(part)
+                assert client.recv(1000) == b""
+    finally:
+        server.should_exit = True
+        thread.join(10)
+    assert not thread.is_alive()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from prota.cli.search import _short
+from prota.files import hold
 from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
@@ -125,6 +128,12 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
         (["index", "VIDEOS", "-l", "LIB", "--frames", "5"], 2, "--frames 5 is more than this model takes"),
         (["library", "info", "-l", "nowhere"], 1, "nowhere"),
         (["library", "export", "rows.xls", "-l", "LIB"], 1, ".parquet"),
+        (
+            ["library", "export", "no/rows.jsonl", "-l", "LIB"],
+            1,
+            "cannot export to no/rows.jsonl: there is no folder no",
+        ),
+        (["search", "red", "-l", "LIB", "--where", ""], 1, "cannot filter by ''"),
     ],
 )
 def test_mistakes_are_one_line(world: Path, tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
@@ -133,6 +142,34 @@ def test_mistakes_are_one_line(world: Path, tmp_path: Path, arguments: list[str]
     assert result.returncode == code, result.stderr
     assert words in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_lines_without_words_are_passed_over(world: Path, tmp_path: Path) -> None:
+    """Also those of signs that nobody sees."""
+    (tmp_path / "q.txt").write_text("\ufeff\nred\n\u200b\nblue\n", encoding="utf-8")
+    found = succeeds("search", "--queries", tmp_path / "q.txt", "--json", "-l", world / "lib", "--device", "cpu")
+    assert [json.loads(line)["query"] for line in found.splitlines()] == ["red", "blue"]
+
+
+def test_one_ctrl_c_ends_the_wait_for_another_writer(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "lib", tmp_path / "lib")
+    command = [
+        *(sys.executable, "-m", "prota", "index", str(world / "videos"), "-l", str(tmp_path / "lib")),
+        *("--model", str(world / "model"), "--device", "cpu", "--wait", "300"),
+    ]
+    # What it says when it tells that it works on something: the bar, once the model is there and signals are taken.
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}
+    with hold(tmp_path / "lib" / "writer.lock"):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        while "indexing" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        said, complained = process.communicate(timeout=60)
+    assert process.returncode == 130, complained
+    assert "interrupted" in complained
+    assert said == ""
 
 
 def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:

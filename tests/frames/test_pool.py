@@ -69,6 +69,11 @@ def test_what_goes_wrong_is_told_and_the_rest_goes_on() -> None:
     assert children() - before == set()
 
 
+def test_a_limit_of_years_is_one() -> None:
+    with DecodePool(workers=1, timeout=1e9) as pool:
+        assert [outcome.value for _, outcome in pool.run(double, [("a", 2)])] == [4]
+
+
 def test_an_exception_does_not_cost_the_worker() -> None:
     with DecodePool(workers=1, timeout=30) as pool:
         found = [outcome for _, outcome in pool.run(misbehave, [("1", "same"), ("2", "raise"), ("3", "same")])]

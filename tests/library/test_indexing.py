@@ -112,6 +112,17 @@ def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, mo
     assert upkeep.verify(tmp_path / "lib") == []
 
 
+def test_what_is_gone_is_seen_through_a_link_and_two_dots(tmp_path: Path, model: ProTA) -> None:
+    """Which lead to what lies beside the link's target, and not beside the link."""
+    paths = write_clips(tmp_path / "far" / "v", "red-left", "blue-top")
+    (tmp_path / "far" / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "other")
+    through = tmp_path / "link" / ".." / "v"
+    assert index(tmp_path / "lib", model, through).indexed == 2
+    paths["red-left"].unlink()
+    assert index(tmp_path / "lib", model, through).gone == 1
+
+
 def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) -> None:
     paths = write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
@@ -127,10 +138,14 @@ def test_bad_files_are_reported_remembered_and_tried_again_when_told(tmp_path: P
     write_clips(tmp_path / "v", "red-left")
     (tmp_path / "v" / "broken.mp4").write_bytes(b"not a video at all")
     (tmp_path / "v" / "empty.mp4").touch()
+    odd = tmp_path / "v" / "two  spaces\nand a line.mp4"
+    odd.touch()
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert report.indexed == 1
-    assert {Path(path).name for path in report.bad} == {"broken.mp4", "empty.mp4"}
-    assert all(reason and "\n" not in reason for reason in report.bad.values())
+    assert {Path(path).name for path in report.bad} == {"broken.mp4", "empty.mp4", odd.name}
+    assert all(reason and "\n" not in reason and "/" not in reason for reason in report.bad.values()), report.bad
+    odd.unlink()
+    index(tmp_path / "lib", model, tmp_path / "v")
     again = index(tmp_path / "lib", model, tmp_path / "v")
     assert (again.unchanged, again.bad) == (3, {})
     assert len(index(tmp_path / "lib", model, tmp_path / "v", retry=True).bad) == 2

@@ -508,3 +508,12 @@ class TestDeadWriters:
             store.commit([video("z", 2)], [segments("z", 2)], remove=list(counts))
         assert seen(address) == {"/films/z.mp4": 2}
         assert verify(address) == []
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path) -> None:
+    full = OSError("LanceError(IO): No space left on device (os error 28), /rust/lance-file/src/writer.rs:254:9")
+    told = Folder(tmp_path / "lib").problem(full)
+    assert isinstance(told, LibraryError)
+    assert str(told) == f"no room is left for {tmp_path / 'lib'}: make some, and give the same command again"
+    other = OSError("something else")
+    assert Folder(tmp_path).problem(other) is other

@@ -94,6 +94,8 @@ class World:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     partial: bool = False
+    alone: bool = False
+    """Whether nothing looks like anything else."""
 
     @property
     def rows(self) -> list[tuple[Clip, float, float]]:
@@ -242,8 +244,11 @@ class Handler(BaseHTTPRequestHandler):
             return self.json(
                 [{name: one[name] for name in ("segment", "start", "end", "score", "relevance")} for one in found]
             )
+        if rest == ["stream"] and not clip.path.exists():
+            return self.problem(404, "Not found", "the file of this video is not there any more")
         if rest != ["stream"]:
-            facts = {"duration": clip.seconds, "size": clip.path.stat().st_size, "codec": "vp8", "title": clip.title}
+            size = clip.path.stat().st_size if clip.path.exists() else 0
+            facts = {"duration": clip.seconds, "size": size, "codec": "vp8", "title": clip.title}
             return self.json({"video": clip.id, "folder": clip.folder, "modified": clip.modified, **facts})
         data = clip.path.read_bytes()
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
@@ -279,7 +284,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.json(job, 202)
         like = json.loads(body) if body.startswith(b"{") else {"video": world.clips[0].id}
         rows = [(row, 0.8 if clip.id == like["video"] else 0.3) for row, (clip, _, _) in enumerate(world.rows)]
-        return self.json(world.answer("", rows))
+        return self.json(world.answer("", [] if world.alone else rows))
 
     def do_DELETE(self) -> None:
         job = self.world.jobs[self.path.rsplit("/", 1)[1]]

@@ -426,6 +426,19 @@ def test_a_file_that_cannot_be_played_is_said(opened: Opener, server: FakeServer
     expect(page.locator("#player")).not_to_be_visible()
 
 
+def test_a_file_that_is_gone_is_said_as_the_server_says_it(opened: Opener, server: FakeServer, tmp_path: Path) -> None:
+    server.world.clips[1] = replace(CAR, path=tmp_path / "gone.webm")
+    page = opened("?q=red+car")
+    page.locator(".card a").first.click()
+    expect(page.locator("#video-error")).to_have_text("the file of this video is not there any more")
+
+
+def test_nothing_else_looks_like_it(opened: Opener, server: FakeServer) -> None:
+    server.world.alone = True
+    page = opened(f"?like={moment(CAR, 4, 12)}")
+    expect(page.locator("#notice")).to_contain_text("Nothing else looks like it.")
+
+
 def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
     """The same page on `prota serve`, with a tiny random model: any moment will do."""
     context = browser.new_context()

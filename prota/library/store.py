@@ -65,14 +65,13 @@ def tried(place: Place, work: Callable[[], Result]) -> Result:
     With a lock, once is enough. Without, another writer may come between, or the answer to a request that no client may
     repeat gets lost. Of two who disturb each other, chance lets one go first.
     """
-    if place.exclusive:
-        return work()
-    for attempt in range(1, TRIES + 1):
+    tries = 1 if place.exclusive else TRIES
+    for attempt in range(1, tries + 1):
         try:
             return work()
         except (DisturbedError, UnreachableError, OSError, RuntimeError) as error:
             problem = place.problem(error)
-        if attempt == TRIES or not isinstance(problem, DisturbedError | UnreachableError):
+        if attempt == tries or not isinstance(problem, DisturbedError | UnreachableError):
             break
         time.sleep(random.uniform(0, PAUSE * 2**attempt))
     raise problem

@@ -18,7 +18,8 @@ Allowed = Annotated[
     typer.Option("--allow", metavar="ROOT", help="folder below which the page may index; may be repeated"),
 ]
 Names = Annotated[
-    list[str] | None, typer.Option("--name", help="host name under which it is also asked; may be repeated")
+    list[str] | None,
+    typer.Option("--name", help="host name under which it is also asked, as by a proxy with TLS; may be repeated"),
 ]
 Token = Annotated[
     str | None,

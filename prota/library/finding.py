@@ -97,6 +97,8 @@ class RowFinder:
         self.exact_segments, self._hidden = exact_segments, hidden
         self.rows, self._within = range(store.count()) if rows is None else rows, rows
         self._tokens: PreparedTokens | VideoBank | None = None
+        self._visible: torch.Tensor | None = None
+        """Which rows are not hidden, once somebody asked."""
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
         if not self.rows:
@@ -120,8 +122,13 @@ class RowFinder:
 
     def _allowed(self, where: str | None) -> torch.Tensor | None:
         """Of each row, whether it fits a filter and its file is there; None: all."""
-        if where is None and not self._hidden:
-            return None
+        if where is not None:
+            return self._fitting(where)
+        if self._hidden and self._visible is None:
+            self._visible = self._fitting(None)
+        return self._visible
+
+    def _fitting(self, where: str | None) -> torch.Tensor:
         table = self.store.segments([], where, within=self._within, hidden=self._hidden)
         allowed = torch.zeros(len(self.rows), dtype=torch.bool)
         allowed[torch.tensor(table.column("row").to_pylist(), dtype=torch.long) - self.rows.start] = True

@@ -89,8 +89,10 @@ def test_hidden_contents_are_not_found(folder: Path) -> None:
     with Store.open(folder) as store:
         hidden = {content(name) for name in NAMES[1:]}
         for rows in (None, range(0, 60), range(2, 60)):
-            found = RowFinder(store, head(), CPU, hidden, rows=rows).find(queries(store, [0]), 60)
-            assert sorted(found.ranked[0][0].tolist()) == list(range(2 if rows == range(2, 60) else 0, 5))
+            finder = RowFinder(store, head(), CPU, hidden, rows=rows)
+            # What is known of the rows from the first search serves the second.
+            for found in (finder.find(queries(store, [0]), 60), finder.find(queries(store, [0]), 60)):
+                assert sorted(found.ranked[0][0].tolist()) == list(range(2 if rows == range(2, 60) else 0, 5))
         empty = RowFinder(store, head(), CPU, hidden, rows=range(30, 40)).find(queries(store, [0, 1]), 5)
         assert [len(rows) for rows, _ in empty.ranked] == [0, 0]
         assert empty.coverage == Coverage(1, 1)

@@ -19,7 +19,7 @@ Allowed = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--name", help="host name under which it is also asked, as by a proxy with TLS; may be repeated"),
+    typer.Option("--name", help="host name under which it is asked, by a TLS proxy, say; repeatable"),
 ]
 Token = Annotated[
     str | None,

@@ -186,6 +186,9 @@ class Passport:
             remarks.append(f"{len(self.missing)} items of the split are missing")
         if self.candidates == "videos":
             remarks.append("video → text ranks videos by their best caption")
+        elif self.queries > self.videos:
+            # What papers print is the other rule: their figures must not be put beside these unseen.
+            remarks.append("video → text ranks a video's best caption among all captions")
         if self.checkpoint:
             remarks.append(f"checkpoint: {self.checkpoint.rule}")
             left_out = [f"{count} {split} items" for split, count in self.checkpoint.missing.items() if count]

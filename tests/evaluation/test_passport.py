@@ -243,6 +243,17 @@ def test_the_table_shows_both_directions() -> None:
     assert "interval" not in special
 
 
+@pytest.mark.parametrize(
+    ("candidates", "rule"),
+    [("captions", "a video's best caption among all captions"), ("videos", "ranks videos by their best caption")],
+)
+def test_several_captions_a_video_name_the_rule(candidates: str, rule: str) -> None:
+    """Figures of papers are of one rule: nobody should have to guess which this is."""
+    several = " ".join(printed(example(queries=40, candidates=candidates)).split())
+    assert rule in several
+    assert "among all captions" not in printed(example(candidates=candidates))
+
+
 def test_names_are_not_taken_for_markup() -> None:
     assert "[bold]mine[/nothing]" in printed(example(split="[bold]mine[/nothing]"))
 

@@ -23,7 +23,7 @@ def check(
     timeout: Timeout = 60.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write the inventory to this file")] = None,
 ) -> None:
-    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, without captions.
+    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, named twice, without captions.
 
     Exit code 1 where anything is wrong.
     """

@@ -45,6 +45,8 @@ class SplitInventory:
     """Videos with fewer than 2 frames or shorter than 0.1 s, which are a picture rather than a video."""
     duplicated: dict[str, list[str]]
     """Videos that several files answer to, the used one first."""
+    one_file: list[list[str]]
+    """Names of this split that are the same file, a list a file: a video that competes with itself."""
     captions: int
     captionless: list[str]
     """Videos with nothing said about them."""
@@ -73,8 +75,8 @@ class Inventory:
 
     @property
     def complete(self) -> bool:
-        """Whether every video can be used and none leaks."""
-        return not self.shared and not any(split.unusable for split in self.splits)
+        """Whether every video can be used, none leaks and none is there twice."""
+        return not self.shared and not any(split.unusable or split.one_file for split in self.splits)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -99,6 +101,7 @@ class Inventory:
             "too short": lambda split: len(split.too_short),
             "sound": lambda split: split.sound,
             "several files": lambda split: len(split.duplicated),
+            "one file, two names": lambda split: len(split.one_file),
             "captions": lambda split: split.captions,
             "without caption": lambda split: len(split.captionless),
             "captions not unique": lambda split: split.identical_captions,
@@ -157,10 +160,19 @@ def _inventory(split: Split, found: Found, reasons: Mapping[str, str | None]) ->
         duplicated={
             video: [str(path) for path in found.duplicated[video]] for video in videos if video in found.duplicated
         },
+        one_file=_same_file(split, found.paths),
         captions=len(split.pairs),
         captionless=[item.video_id for item in split.items if not item.captions],
         identical_captions=sum(videos_with[caption] > 1 for _, caption in split.pairs),
     )
+
+
+def _same_file(split: Split, paths: Mapping[str, Path]) -> list[list[str]]:
+    names: dict[Path, list[str]] = {}
+    for video in split.video_ids:
+        if video in paths:
+            names.setdefault(paths[video].resolve(), []).append(video)
+    return [videos for videos in names.values() if len(videos) > 1]
 
 
 def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[str]]:
@@ -231,10 +243,18 @@ def require_complete(split: Split, available: Collection[str], allow_missing: in
 def require_disjoint(benchmark: Benchmark, paths: Mapping[str, Path] | None = None) -> None:
     """Refuse a benchmark with a video in two splits: what is learnt from it would be tested with it.
 
-    With the ``paths`` of its videos, also one that has two names.
+    With the ``paths`` of its videos, also one that has two names, in two splits or in one, where of two equal videos
+    one would count as wrong.
     """
     for pair, videos in _shared(benchmark, paths or {}).items():
         raise DataError(
             f"{benchmark.name} has {len(videos)} videos in both splits of {pair} ({examples(videos)}): "
             "take them out of one of the two"
         )
+    for split in benchmark.splits:
+        same = _same_file(split, paths or {})
+        if same:
+            raise DataError(
+                f"{benchmark.name} {split.name}: {len(same)} videos are one file under two names "
+                f"({examples(same[0])}): name each video once"
+            )

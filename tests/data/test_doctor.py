@@ -78,6 +78,19 @@ def test_a_file_under_two_ids_is_a_leak(folder: Path) -> None:
     assert inventory.shared == {"train+test": ["fine.mp4"]}
 
 
+def test_a_file_under_two_ids_of_one_split_is_named(folder: Path) -> None:
+    (folder / "alias.mp4").symlink_to(folder / "fine.mp4")
+    twice = Split("test", tuple(Item(name, ("x",)) for name in ("fine", "both", "fine.mp4", "alias")))
+    benchmark = Benchmark("mine", None, None, twice)
+    inventory = check(benchmark, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    assert inventory.splits[0].one_file == [["fine", "fine.mp4", "alias"]]
+    assert not inventory.complete
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(inventory.table())
+    (row,) = [line for line in screen.getvalue().splitlines() if "one file, two names" in line]
+    assert row.split("│")[2].strip() == "1"
+
+
 def test_a_file_that_was_not_looked_at_is_not_sound(folder: Path) -> None:
     inventory = check(BENCHMARK, DataConfig(videos=str(folder)), 1, 1.0, inspect=lambda paths: {})
     assert inventory.splits[1].corrupt == {"both": "was not looked at", "fine": "was not looked at"}
@@ -214,3 +227,6 @@ def test_a_leak_is_refused() -> None:
     require_disjoint(twice)
     with pytest.raises(DataError, match=r"1 videos in both splits of train\+test \(a\.mp4\)"):
         require_disjoint(twice, {"a.mp4": Path("v/a.mp4"), "a": Path("v/a.mp4")})
+    alone = Benchmark("mine", None, None, Split("test", (Item("a.mp4", ("x",)), Item("a", ("y",)))))
+    with pytest.raises(DataError, match=r"test: 1 videos are one file under two names \(a\.mp4, a\): name each video"):
+        require_disjoint(alone, {"a.mp4": Path("v/a.mp4"), "a": Path("v/a.mp4")})

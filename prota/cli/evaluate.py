@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +23,7 @@ from prota.cli.options import (
     progress,
     require_data,
 )
+from prota.settings import merge, parse_override
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
@@ -40,6 +43,7 @@ Normalisation = Annotated[
 Candidates = Annotated[
     Literal["captions", "videos"], typer.Option(help="video to text: rank among captions, or videos by their best")
 ]
+_RESULT = "where the result goes; default for a run: RUN/results, a name for each split, data, -s and rule"
 
 
 def evaluate(
@@ -55,7 +59,7 @@ def evaluate(
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="where the result goes")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help=_RESULT)] = None,
     save_scores: Annotated[Path | None, typer.Option(help="also write the score matrix, .npy")] = None,
 ) -> None:
     """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix.
@@ -90,9 +94,8 @@ def evaluate(
         passport = evaluation.result(measured, normalisation, candidates)
         Console().print(passport.table())
         if json_file is None and (checkpoint / "checkpoints.json").exists():
-            parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
-            parts += [data.stem] if data is not None else []
-            json_file = checkpoint / "results" / f"{'-'.join(parts)}.json"
+            name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
+            json_file = checkpoint / "results" / name
         if json_file is not None:
             passport.write(json_file)
             typer.echo(f"result: {json_file}")
@@ -100,6 +103,23 @@ def evaluate(
             np.save(save_scores, measured.scored.scores.numpy())
         if audit:
             _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+
+
+def _result_name(
+    split: str, normalisation: str, candidates: str, data: Path | None, overrides: list[str], missing: int
+) -> str:
+    """A name for each measurement of a run: what was measured otherwise must not replace a result."""
+    parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
+    parts += [data.stem] if data is not None else []
+    if overrides:
+        # The settings that they amount to, whatever their order; the result itself has them in full.
+        changes: dict[str, Any] = {}
+        for override in overrides:
+            merge(changes, parse_override(override))
+        canonical = json.dumps(changes, sort_keys=True, default=str)
+        parts.append(f"set-{hashlib.sha256(canonical.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}")
+    parts += [f"missing-{missing}"] if missing else []
+    return f"{'-'.join(parts)}.json"
 
 
 def _refuse_strangers(matrix: bool, asks_a_model: bool, targets: bool) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,24 @@ def test_evaluate_writes_a_passport(run: Path) -> None:
     assert passport["environment"]["hardware"]["gpu"] is None
     assert passport["config"]["encoder"]["kind"] == "toy"
     assert passport["missing"] == []
+
+
+def test_another_measurement_has_another_name(run: Path, world_config: Path, tmp_path: Path) -> None:
+    """Other captions, or fewer videos, of the same file: no result replaces another."""
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original + "gone,a clip that is not there,test\n", encoding="utf-8")
+
+    def name(*arguments: object) -> str:
+        said = succeeds("evaluate", run, "--data", world_config, "--device", "cpu", *arguments)
+        return Path(said.rsplit("result: ", 1)[1].strip()).name
+
+    plain, less = "experiment", ("-s", f"data.captions={captions}", "--allow-missing", 3)
+    assert name() == name("--allow-missing", 3) == f"test-{plain}.json"
+    seeds = [name("-s", "train.seed=3"), name("-s", "train.seed = 3"), name("-s", "train.seed=4")]
+    assert re.fullmatch(rf"test-{plain}-set-[0-9a-f]{{8}}\.json", seeds[0])
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert re.fullmatch(rf"test-{plain}-set-[0-9a-f]{{8}}-missing-1\.json", name(*less))
 
 
 def test_normalisation_is_named(run: Path, tmp_path: Path) -> None:

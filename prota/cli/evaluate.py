@@ -91,6 +91,10 @@ def evaluate(
             measured = evaluation.measure(normalisation, lambda what, done, total: update(done, total, what), world)
         if not world.first:
             return
+        if save_scores is not None:
+            # At once: it took longest, and nothing that comes later should cost it.
+            save_scores.parent.mkdir(parents=True, exist_ok=True)
+            np.save(save_scores, measured.scored.scores.numpy())
         passport = evaluation.result(measured, normalisation, candidates)
         Console().print(passport.table())
         if json_file is None and (checkpoint / "checkpoints.json").exists():
@@ -99,8 +103,6 @@ def evaluate(
         if json_file is not None:
             passport.write(json_file)
             typer.echo(f"result: {json_file}")
-        if save_scores is not None:
-            np.save(save_scores, measured.scored.scores.numpy())
         if audit:
             _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
 

@@ -150,10 +150,11 @@ class Evaluation:
     def measure(self, normalisation: Normalisation, progress: Progress | None = None, world: World = ALONE) -> Measured:
         """All that needs the model; many processes share the work, and all of them must call this."""
         model, bank = self.system.model, None
+        # Before hours of scoring, not after them: there may be no training captions.
+        texts = _bank(self.system.benchmark) if normalisation == "qbnorm" else []
         with recorded() as ran:
             scored = score_split(model, self.reader, self.split, self.autocast, progress, world)
-            if normalisation == "qbnorm":
-                texts = _bank(self.system.benchmark)
+            if texts:
                 bank = score_texts(model, texts, scored.videos, self.autocast, progress=progress, world=world)
         backends = sorted(set().union(*world.exchange(set(ran))))
         return Measured(scored, bank, backends, world.size)
@@ -206,7 +207,10 @@ class Evaluation:
 
 def _bank(benchmark: Benchmark) -> list[str]:
     """One caption of each training video, at most 10,000: queries that the test set knows nothing of."""
-    return [item.captions[0] for item in benchmark.split("train").items if item.captions][:10_000]
+    bank = [item.captions[0] for item in benchmark.split("train").items if item.captions][:10_000]
+    if not bank:
+        raise ValueError("no training video has a caption to make a query bank of: evaluate without qbnorm")
+    return bank
 
 
 def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:

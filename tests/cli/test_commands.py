@@ -17,6 +17,7 @@ import pytest
 from prota import Config
 from prota.cli import main
 from prota.evaluation.passport import Passport
+from prota.evaluation.report import Evaluation
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY
@@ -151,6 +152,17 @@ def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     assert ours["metrics"] == given["metrics"]
     assert ours["intervals"] == given["intervals"]
     assert given["checkpoint"] is None
+
+
+def test_the_scores_outlast_what_fails_later(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no result today")
+
+    monkeypatch.setattr(Evaluation, "result", fail)
+    matrix = tmp_path / "new" / "scores.npy"
+    failed = prota("evaluate", run, "--save-scores", matrix, "--device", "cpu")
+    assert (failed.returncode, failed.stderr.count("no result today")) == (1, 1)
+    assert np.load(matrix).shape == (14, 7)
 
 
 def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from safetensors import SafetensorError
 
 from prota.experiment import Experiment
 from prota.files import hold, publish, write_atomically
@@ -146,18 +147,19 @@ class RunFolder:
         name = next(name for name in names if not (self.path / name).exists())
         final, staging = self.path / name, self.path / f".{name}.saving"
         shutil.rmtree(staging, ignore_errors=True)
-        with average.applied() if average else nullcontext():
-            model.save_pretrained(staging)
-        if average:
-            torch.save(average.trained(), staging / _TRAINED)
-        torch.save(optimiser.state_dict(), staging / _OPTIMISER)
-        write_atomically(staging / _STATE, json.dumps(asdict(state)))
-        for path in staging.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        publish(staging, final)
         pointers = self.pointers() | {"last": name} | ({"best": name} if best else {})
-        write_atomically(self.path / _POINTERS, json.dumps(pointers))
+        try:
+            _write(staging, model, optimiser, state, average)
+            publish(staging, final)
+            write_atomically(self.path / _POINTERS, json.dumps(pointers))
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # What was written of it would fill a full disk further.
+            shutil.rmtree(staging, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
+            raise ValueError(
+                f"{self.path}: the checkpoint of step {state.step} cannot be written ({reason}; is the disk full?); "
+                "earlier ones are kept: make room, and the same command goes on from there"
+            ) from None
         for path in (*self.path.glob("step-*"), *self.path.glob(".step-*.saving")):
             if path.name not in pointers.values():
                 shutil.rmtree(path)
@@ -203,6 +205,25 @@ class RunFolder:
             if record["step"] <= step:
                 kept.append(line + "\n")
         write_atomically(self.log, "".join(kept))
+
+
+def _write(
+    folder: Path,
+    model: ProTA,
+    optimiser: torch.optim.Optimizer,
+    state: TrainingState,
+    average: WeightAverage | None,
+) -> None:
+    """All files of a checkpoint, safe on disk."""
+    with average.applied() if average else nullcontext():
+        model.save_pretrained(folder)
+    if average:
+        torch.save(average.trained(), folder / _TRAINED)
+    torch.save(optimiser.state_dict(), folder / _OPTIMISER)
+    write_atomically(folder / _STATE, json.dumps(asdict(state)))
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -62,6 +63,52 @@ def test_a_saving_that_ends_early_leaves_the_old_state(
     run.save(model, optimiser, TrainingState(2, 0), best=True)
     assert run.restore(model, optimiser) == TrainingState(2, 0)
     assert len(folders(run)) == 1
+
+
+@pytest.mark.parametrize("bytes_left", [200, 20_000, 2_000_000])
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path: Path, bytes_left: int) -> None:
+    """No file may be longer, as on a disk with that little left: the settings, the weights or the optimiser fail."""
+    run, model, optimiser = make(tmp_path)
+    model.logit_scale.grad = torch.ones_like(model.logit_scale)
+    optimiser.step()
+    run.save(model, optimiser, TrainingState(1, 0), best=True)
+    largest = max(path.stat().st_size for path in (tmp_path / "step-00000001").iterdir())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min(bytes_left, largest - 1), before[1]))
+    try:
+        with pytest.raises(
+            ValueError, match=r"the checkpoint of step 2 cannot be written \(.*the same command"
+        ) as caught:
+            run.save(model, optimiser, TrainingState(2, 0), best=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["step-00000001"]
+    assert run.restore(model, optimiser) == TrainingState(1, 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        ("torch.save", RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0\nmore")),
+        ("write_atomically", OSError(28, "No space left on device")),
+    ],
+)
+def test_what_cannot_be_written_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, error: Exception
+) -> None:
+    run, model, optimiser = make(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(f"prota.training.checkpoint.{what}", fail)
+    with pytest.raises(
+        ValueError, match=r"step 7 cannot be written \((No space left|\[enforce).*disk full\?"
+    ) as caught:
+        run.save(model, optimiser, TrainingState(7, 0), best=True)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_average_is_the_model_and_training_goes_on_beside_it(tmp_path: Path) -> None:

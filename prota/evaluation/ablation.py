@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AblationResult", "ablation_table", "read_table", "row_experiment", "run_table"]
 
+# What a row may lack, and then no override gives it.
+_OPTIONAL = {("loss", "beta"), ("loss", "eta")}
+
 TableName = Literal["main", "temperature", "kernels"]
 
 
@@ -60,15 +63,15 @@ def run_table(
     unknown = set(only) - {row.name for row in rows}
     if unknown:
         raise ConfigError(f"no row {', '.join(sorted(unknown))} in {table}; allowed: {', '.join(r.name for r in rows)}")
+    chosen = [row for row in rows if not only or row.name in only]
+    # All of them first: a setting that some row refuses should not cost the training of those before it.
+    experiments = {row.name: [row_experiment(row, config, overrides, seed) for seed in range(seeds)] for row in chosen}
     features: FeatureClips | None = None
     results: list[AblationResult] = []
-    for row in rows:
-        if only and row.name not in only:
-            continue
+    for row in chosen:
         passports: list[Passport] = []
-        for seed in range(seeds):
+        for seed, experiment in enumerate(experiments[row.name]):
             run = RunFolder(out / _folder_name(row.name) / f"seed-{seed}")
-            experiment = row_experiment(row, config, overrides, seed)
             run.claim(experiment, world)
             result = run.path / "result.json"
             if not result.exists():
@@ -105,23 +108,26 @@ def read_table(table: TableName, out: Path) -> list[AblationResult]:
 def row_experiment(row: AblationRow, config: Path, overrides: list[str], seed: int) -> Experiment:
     """A row's experiment: the file's data and training, the row's own head and loss.
 
-    What tells rows apart cannot be overridden for all of them; β and η can, for the rows that have them.
+    What tells rows or runs apart cannot be overridden for all of them; β and η can, for the rows that have them.
     """
     own = Experiment.build(row.preset)
+    fixed = preset_fields().union({("train", "seed")}, *map(_fields, row.overrides))
     kept = []
     for override in overrides:
-        (section, fields), *_ = parse_override(override).items()
-        field = next(iter(fields), "") if isinstance(fields, dict) else ""
-        if (section, field) in (("loss", "beta"), ("loss", "eta")):
-            if getattr(own.loss, field) > 0:
-                kept.append(override)
-        elif (section, field) in preset_fields():
-            raise ConfigError(
-                f"{section}.{field} is what tells the rows of an ablation apart; allowed: to leave it to them"
-            )
-        else:
+        fields = _fields(override)
+        for section, field in fields - _OPTIONAL:
+            if (section, field) in fixed:
+                apart = "runs of a row" if section == "train" else "rows of an ablation"
+                raise ConfigError(f"{section}.{field} is what tells the {apart} apart; allowed: to leave it to them")
+        if all(getattr(own.loss, field) > 0 for _, field in fields & _OPTIONAL):
             kept.append(override)
     return Experiment.load(config, [*kept, *row.overrides, f"train.seed={seed}"], row.preset)
+
+
+def _fields(override: str) -> set[tuple[str, str]]:
+    """(section, field) of what an override sets."""
+    ((section, fields),) = parse_override(override).items()
+    return {(section, field) for field in fields} if isinstance(fields, dict) else {(section, "")}
 
 
 def _folder_name(row: str) -> str:

@@ -1,4 +1,4 @@
-"""Reading a table's results without running anything."""
+"""Reading a table's results without running anything, and what may be set for all of its rows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from prota.evaluation.ablation import read_table
+from prota.evaluation.ablation import read_table, row_experiment, run_table
+from prota.evaluation.paper import ablation_rows
 from prota.evaluation.passport import PassportError
+from prota.experiment import Experiment
+from prota.settings import ConfigError
+from prota.training.distributed import ALONE
 from tests.figures.test_ablation import write_result
 
 
@@ -27,3 +31,31 @@ def test_what_is_there_is_read_in_order(tmp_path: Path) -> None:
     (tmp_path / "lda" / "seed-0" / "result.json").write_text("{}", encoding="utf-8")
     with pytest.raises(PassportError, match="is not a result of prota"):
         read_table("main", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "override", "said"),
+    [
+        ("main", "train.seed=3", "train.seed is what tells the runs of a row apart"),
+        ("main", "train={epochs=1, seed=3}", "train.seed is what tells the runs of a row apart"),
+        ("kernels", "score.kernels=3", "score.kernels is what tells the rows of an ablation apart"),
+        ("temperature", "score.xi=20", "score.xi is what tells the rows of an ablation apart"),
+    ],
+)
+def test_what_rows_and_runs_set_themselves_is_refused(table: str, override: str, said: str, tmp_path: Path) -> None:
+    """Before anything is trained, though the first rows of the temperatures have no ξ of their own."""
+    config = tmp_path / "experiment.toml"
+    config.write_text(Experiment.build("prota", "toy").to_toml(), encoding="utf-8")
+    with pytest.raises(ConfigError, match=said):
+        run_table(table, config, [override], 1, tmp_path / "out", ALONE)  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_only_some_rows_have_is_left_to_them(tmp_path: Path) -> None:
+    config = tmp_path / "experiment.toml"
+    config.write_text(Experiment.build("prota", "toy").to_toml(), encoding="utf-8")
+    rows = {row.name: row for row in ablation_rows("main")}
+    overrides = ["loss.beta=0.5", "train.epochs=9"]
+    made = {name: row_experiment(rows[name], config, overrides, 2) for name in ("dpa-p", "prota")}
+    assert {name: experiment.loss.beta for name, experiment in made.items()} == {"dpa-p": 0.0, "prota": 0.5}
+    assert {(experiment.train.epochs, experiment.train.seed) for experiment in made.values()} == {(9, 2)}

@@ -55,7 +55,7 @@ class WeightAverage:
     def restore(self, trained: dict[str, Tensor]) -> None:
         """Take the model's present weights as the average, and ``trained`` as those that training goes on with."""
         if trained.keys() != self._parameters.keys():
-            raise ValueError("the saved weights are of other parameters than those that learn: start another run")
+            raise ValueError("the saved weights are of other parameters than those that learn")
         for name, value in self._parameters.items():
             self._held[name].copy_(value)
             value.copy_(trained[name])

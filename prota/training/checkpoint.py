@@ -13,12 +13,14 @@ import itertools
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 
 from prota.experiment import Experiment
@@ -31,12 +33,15 @@ from prota.training.distributed import ALONE, World
 __all__ = ["RunFolder", "TrainingState"]
 
 _POINTERS, _EXPERIMENT = "checkpoints.json", "experiment.toml"
+_REPAIR = "restore it, or start another run"
 _STATE, _OPTIMISER, _TRAINED = "state.json", "optimiser.pt", "weights.pt"
 
 
 @dataclass(frozen=True)
 class TrainingState:
     """Where a run stands; with the weights and the optimiser, all that a continuation needs."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     step: int
     epoch: int
@@ -54,11 +59,16 @@ class TrainingState:
         """The state that was saved with a checkpoint; None for a folder without one."""
         path = folder / _STATE
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return TypeAdapter(cls).validate_json(path.read_bytes(), strict=True)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not the state of a run: {first_line(error)}") from None
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in problem["loc"])
+            said = f"{place}: {problem['msg']}" if place else problem["msg"]
+            raise ValueError(f"{path} is not the state of a run ({said}): {_REPAIR}") from None
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read ({error.strerror}): {_REPAIR}") from None
 
 
 class RunFolder:
@@ -117,20 +127,25 @@ class RunFolder:
 
     def pointers(self) -> dict[str, str]:
         """Names of the last and the best checkpoint, as far as there are any."""
+        path = self.path / _POINTERS
         try:
-            pointers = json.loads((self.path / _POINTERS).read_text(encoding="utf-8"))
+            pointers = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return {}
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self.path / _POINTERS} cannot be read: {error}") from None
-        if not isinstance(pointers, dict):
-            raise ValueError(f"{self.path / _POINTERS} is not a list of checkpoints: restore it, or start another run")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read ({first_line(error)}): {_REPAIR}") from None
+        if not isinstance(pointers, dict) or not all(isinstance(name, str) and name for name in pointers.values()):
+            raise ValueError(f"{path} is not a list of checkpoints: {_REPAIR}")
         return pointers
 
     def checkpoint(self, which: str) -> Path | None:
         """The folder of the ``last`` or ``best`` checkpoint."""
         name = self.pointers().get(which)
-        return self.path / name if name else None
+        if name is None:
+            return None
+        if not (self.path / name).is_dir():
+            raise ValueError(f"{self.path / _POINTERS} names {name} as {which}, which is not there: {_REPAIR}")
+        return self.path / name
 
     def save(
         self,
@@ -172,7 +187,7 @@ class RunFolder:
             raise ValueError(f"{self.path} has no {which} checkpoint")
         state = TrainingState.read(folder)
         if state is None:
-            raise ValueError(f"{folder} has no {_STATE}: it is not whole; restore it, or start another run")
+            raise ValueError(f"{folder} has no {_STATE}, so it is not whole: {_REPAIR}")
         return state
 
     def restore(
@@ -187,8 +202,8 @@ class RunFolder:
             raise ValueError(f"{folder} holds a model of other settings: give another run folder, or the same settings")
         model.load_state_dict(saved.state_dict())
         if average:
-            average.restore(torch.load(folder / _TRAINED, map_location="cpu", weights_only=True))
-        optimiser.load_state_dict(torch.load(folder / _OPTIMISER, map_location="cpu", weights_only=True))
+            _load(folder / _TRAINED, average.restore)
+        _load(folder / _OPTIMISER, optimiser.load_state_dict)
         return self.state("last")
 
     def cut_log(self, step: int) -> None:
@@ -196,13 +211,15 @@ class RunFolder:
         if not self.log.exists():
             return
         kept = []
-        for line in self.log.read_text(encoding="utf-8").splitlines():
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                record: dict[str, Any] = json.loads(line)
-            except json.JSONDecodeError:
+                record = json.loads(line)
+            except ValueError:
                 # The last line of a killed process may be half a line.
                 continue
-            if record["step"] <= step:
+            # What is no record of a step says nothing about the run.
+            logged = record.get("step") if isinstance(record, dict) else None
+            if isinstance(logged, int) and logged <= step:
                 kept.append(line + "\n")
         write_atomically(self.log, "".join(kept))
 
@@ -224,6 +241,19 @@ def _write(
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
+
+
+def _load(path: Path, take: Callable[[dict[str, Any]], object]) -> None:
+    """Hand what a file holds to who goes on with it."""
+    try:
+        take(torch.load(path, map_location="cpu", weights_only=True))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is not there: {_REPAIR}") from None
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:
+        # Torch has many kinds of errors, and long texts, for files that are cut short, changed or of something else.
+        raise ValueError(f"{path} is damaged, or of another run: {_REPAIR}") from None
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
@@ -139,18 +138,24 @@ def test_a_state_is_read_from_its_folder(tmp_path: Path) -> None:
     # As it was written before missing items were counted.
     (folder / "state.json").write_text('{"step": 3, "epoch": 1, "best_value": 40.0, "best_step": 2}', encoding="utf-8")
     assert run.state("last") == TrainingState(3, 1, 40.0, 2)
-    for damaged in ("{", '{"colour": 3}', "[]"):
+    kinds = (
+        '{"step": "3", "epoch": 1}',
+        '{"step": 3, "epoch": 1, "missing": 5}',
+        '{"step": 3, "epoch": 1, "data": [1]}',
+    )
+    for damaged in ("{", '{"colour": 3}', "[]", "3", *kinds):
         (folder / "state.json").write_text(damaged, encoding="utf-8")
-        with pytest.raises(ValueError, match=r"state\.json is not the state of a run"):
+        with pytest.raises(ValueError, match=r"state\.json is not the state of a run \(.*restore it, or start another"):
             run.state("last")
     (folder / "state.json").unlink()
-    with pytest.raises(ValueError, match=r"has no state\.json: it is not whole"):
+    with pytest.raises(ValueError, match=r"has no state\.json, so it is not whole: restore it"):
         run.state("last")
 
 
-def test_half_a_line_of_log_is_dropped_and_later_steps_are_forgotten(tmp_path: Path) -> None:
+def test_lines_that_are_no_steps_are_dropped_and_later_steps_are_forgotten(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.log.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st', encoding="utf-8")
+    strangers = '[1]\n7\nnull\n{"epoch": 1}\n{"step": "1"}\n'
+    run.log.write_text('{"step": 1}\n' + strangers + '{"step": 2}\n{"step": 3}\n{"st', encoding="utf-8")
     run.cut_log(2)
     assert run.log.read_text(encoding="utf-8") == '{"step": 1}\n{"step": 2}\n'
 
@@ -164,6 +169,43 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
     other = ProTA.from_config(Config.build("lda", "toy"))
     with pytest.raises(ValueError, match="holds a model of other settings"):
         run.restore(other, torch.optim.AdamW(other.parameters()))
-    shutil.copy(__file__, tmp_path / "checkpoints.json")
-    with pytest.raises(ValueError, match=r"checkpoints\.json cannot be read"):
-        run.pointers()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", r"checkpoints\.json cannot be read \("),
+        ("\udcff", r"checkpoints\.json cannot be read \("),
+        ("[]", r"checkpoints\.json is not a list of checkpoints"),
+        ('{"last": 5}', r"checkpoints\.json is not a list of checkpoints"),
+        ('{"last": "step-00000009"}', r"checkpoints\.json names step-00000009 as last, which is not there"),
+    ],
+)
+def test_a_damaged_list_of_checkpoints_is_named(tmp_path: Path, content: str, said: str) -> None:
+    run, model, optimiser = make(tmp_path)
+    run.save(model, optimiser, TrainingState(1, 0), best=False)
+    (tmp_path / "checkpoints.json").write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ValueError, match=said + ".*: restore it, or start another run") as caught:
+        run.restore(model, optimiser)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["optimiser.pt", "weights.pt"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "half", "another"])
+def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, name: str, damage: str) -> None:
+    run, model, optimiser = make(tmp_path)
+    average = WeightAverage(model, 0.9)
+    path = run.save(model, optimiser, TrainingState(1, 0), best=False, average=average) / name
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "another":
+        torch.save({"param_groups": []}, path)
+    else:
+        path.write_bytes(whole[: len(whole) // 2 if damage == "half" else 0])
+    said = "is not there" if damage == "gone" else "is damaged, or of another run"
+    with pytest.raises(ValueError, match=rf"{name} {said}: restore it, or start another run") as caught:
+        run.restore(model, optimiser, average)
+    assert "\n" not in str(caught.value)
+    path.write_bytes(whole)
+    assert run.restore(model, optimiser, average) == TrainingState(1, 0)

@@ -17,6 +17,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ LSMDC_FILES: dict[SplitName, str] = {
 LSMDC_COLUMNS = 6
 VIDEO_COLUMNS = ("video", "video_id", "file")
 CAPTION_COLUMNS = ("caption", "sentence", "text")
+
+_HALVES = re.compile("[\ud800-\udfff]")
 
 Captions = Mapping[str, Sequence[str]]
 Splits = dict[SplitName, Split | None]
@@ -259,6 +262,9 @@ def _item(place: Path | str, video: Any, texts: Iterable[Any]) -> Item:
     for text in texts:
         if not isinstance(text, str):
             raise DataError(f"{place}: video {video} has the caption {text!r}; it must be text")
+        if _HALVES.search(text):
+            # JSON can write half of a character that no tokenizer can read.
+            raise DataError(f"{place}: video {video} has the caption {text!r} with half a character; write it again")
         cleaned.append(" ".join(text.split()))
     return Item(video.strip(), tuple(text for text in cleaned if text))
 

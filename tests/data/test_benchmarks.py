@@ -259,6 +259,7 @@ def test_folder_from_jsonl(tmp_path: Path) -> None:
         ("x.jsonl", '["a", "b"]\n', "line 1: a list; every line must be a JSON object"),
         ("x.jsonl", '{"video": 7, "text": "b"}\n', "line 1: a video is called 7"),
         ("x.jsonl", '{"video": "a", "text": ["b", 7]}\n', "line 1: video a has the caption 7; it must be text"),
+        ("x.jsonl", '{"video": "a", "text": "b \\ud83d"}\n', r"line 1: video a has the caption 'b \ud83d' with half a"),
         ("x.jsonl", '{"video": "a", "text": "b", "split": ["test"]}\n', "line 1: the split is"),
         ("x.txt", "a b\n", "is not a .csv, .tsv or .jsonl file"),
     ],

@@ -156,7 +156,9 @@ class ClipReader:
         self.train = experiment.train
         self.others = [item.video_id for item in split.items if item.video_id in cache]
         self.dilution = experiment.data.dilution
-        if max(self.dilution, int(self.train.mixing > 0)) >= len(self.others):
+        # Dilution is for tests too; only training mixes.
+        mixes = self.train.mixing > 0 and split.name == "train"
+        if max(self.dilution, int(mixes)) >= len(self.others):
             name = f"data.dilution={self.dilution}" if self.dilution else f"train.mixing={self.train.mixing}"
             raise DataError(f"{name} needs as many other videos; the split has {len(self.others)} in all")
 

@@ -19,6 +19,7 @@ import io
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -341,6 +342,9 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         for fields in reader:
             if not header:
                 header = [field.strip().lower() for field in fields]
+                twice = [name for name, count in Counter(header).items() if name and count > 1]
+                if twice:
+                    raise DataError(f"{path} has the column {twice[0]} more than once; give each a name of its own")
             elif fields:
                 if len(fields) != len(header):
                     raise DataError(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prota.data.batches import ClipReader, ReadAhead, count_batches, epoch_batches, open_cache
-from prota.data.splits import DataError, Item, Split
+from prota.data.splits import DataError, Item, Split, SplitName
 from prota.experiment import Experiment
 from prota.frames.cache import CachePlan
 from tests.conftest import REPOSITORY
@@ -123,10 +123,10 @@ class Numbers:
         return (100 * int(video_id[1:]) + np.arange(self.lengths[video_id]))[:, None].astype(np.int64)
 
 
-def reader(lengths: dict[str, int], *overrides: str, jitter: int = 1) -> ClipReader:
+def reader(lengths: dict[str, int], *overrides: str, jitter: int = 1, split: SplitName = "train") -> ClipReader:
     settings = ["encoder.frames=4", f"data.cache_jitter={jitter}", *overrides]
     experiment = Experiment.build("prota", "toy", settings)
-    items = Split("test", tuple(Item(name, ("x",)) for name in lengths))
+    items = Split(split, tuple(Item(name, ("x",)) for name in lengths))
     return ClipReader(Numbers(CachePlan(4, jitter, 8), lengths), experiment, items)
 
 
@@ -188,6 +188,8 @@ def test_mixing_adds_frames_of_another_video_now_and_then() -> None:
         assert batch.mask.shape[1] == longest
     with pytest.raises(DataError, match=r"train\.mixing=0\.5 needs as many other videos; the split has 1 in all"):
         reader({"v1": 4}, "train.mixing=0.5")
+    # Nobody mixes there.
+    assert rows(reader({"v1": 4}, "train.mixing=0.5", split="val"), ["v1"]) == [[100, 101, 102, 103]]
 
 
 def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:

@@ -252,6 +252,7 @@ def test_folder_from_jsonl(tmp_path: Path) -> None:
         ("x.csv", "video,caption\na\n", "line 2: 1 columns"),
         ("x.csv", 'video,caption\na,"one\n', "line 2: not a CSV"),
         ("x.csv", "video,caption\n ,one\n", "line 2: a video is called ' '"),
+        ("x.csv", "video,caption,Caption\na,one,two\n", "has the column caption more than once; give each a name"),
         ("x.csv", "video,caption,split\na,one,dev\n", "line 2: the split is 'dev'; allowed: train, val, test"),
         ("x.csv", b"video,caption\na,one\nb,caf\xe9\n", "line 3: byte 0xe9 is not UTF-8"),
         ("x.jsonl", "", "is empty"),

@@ -236,9 +236,11 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
     owners: Any
     if targets.suffix == ".json":
         try:
-            owners = np.asarray(json.loads(targets.read_text(encoding="utf-8")))
+            listed = json.loads(targets.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"{targets} is not JSON: {error}") from None
+        plain = isinstance(listed, list) and all(type(number) is int for number in listed)
+        owners = np.asarray(listed) if plain else None
     else:
         owners = _load_array(targets)
     if not isinstance(owners, np.ndarray) or owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer):

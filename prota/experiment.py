@@ -92,7 +92,7 @@ class TrainConfig(Section):
         0.0, ge=0, le=1, description="share of videos that get half as many frames again of another, unrelated video"
     )
     flip: bool = Field(False, description="mirror videos at random")
-    seed: int = Field(0, ge=0, description="of everything random")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="of everything random")
     deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
     validate_epochs: int = Field(1, ge=1, description="epochs between validations, each with a checkpoint")
     ema: float = Field(

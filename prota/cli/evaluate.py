@@ -27,6 +27,7 @@ from prota.settings import merge, parse_override
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
+    from prota.evaluation.passport import Passport
     from prota.training.distributed import World
 
 __all__ = ["evaluate"]
@@ -78,7 +79,6 @@ def evaluate(
             return
         assert checkpoint is not None
         import numpy as np
-        from rich.console import Console
 
         from prota.evaluation.audit import audit as run_audit
         from prota.evaluation.report import Evaluation
@@ -96,7 +96,7 @@ def evaluate(
             save_scores.parent.mkdir(parents=True, exist_ok=True)
             np.save(save_scores, measured.scored.scores.numpy())
         passport = evaluation.result(measured, normalisation, candidates)
-        Console().print(passport.table())
+        _show(passport)
         if json_file is None and (checkpoint / "checkpoints.json").exists():
             name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
             json_file = checkpoint / "results" / name
@@ -153,6 +153,15 @@ def _processes(device: str) -> Iterator[World]:
         raise typer.Exit(1) from None
 
 
+def _show(passport: Passport) -> None:
+    """The result as a table, as wide as its numbers: half a number is none, in a file as in a narrow window."""
+    from rich.console import Console
+
+    table, console = passport.table(), Console()
+    needed = console.measure(table, options=console.options.update(width=1_000)).maximum
+    Console(width=max(console.width, needed)).print(table)
+
+
 def _report_audit(checks: list[Check]) -> None:
     for check in checks:
         typer.echo(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
@@ -163,13 +172,11 @@ def _report_audit(checks: list[Check]) -> None:
 def _evaluate_matrix(
     path: Path, targets: Path | None, dsl: bool, candidates: Literal["captions", "videos"], json_file: Path | None
 ) -> None:
-    from rich.console import Console
-
     from prota.evaluation.report import matrix_result, read_matrix
 
     matrix, owners = read_matrix(path, targets)
     passport = matrix_result(matrix, owners, str(path), candidates, dsl)
-    Console().print(passport.table())
+    _show(passport)
     if json_file is not None:
         passport.write(json_file)
         typer.echo(f"result: {json_file}")

@@ -29,7 +29,7 @@ __all__ = ["CheckpointRecord", "Passport", "PassportError", "collect_environment
 _FORMAT, _VERSION = "prota-result", 1
 _WEIGHTS_FILE = "model.safetensors"
 _DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
-_COLUMNS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "median_rank": "median rank", "mean_rank": "mean rank"}
+_COLUMNS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "median_rank": "median", "mean_rank": "mean rank"}
 
 
 class PassportError(ValueError):
@@ -164,6 +164,7 @@ class Passport:
         table = Table(
             title=Text(f"{self.split}: {self.queries:,} texts, {self.videos:,} videos"),
             caption=Text("\n".join(self._remarks())),
+            pad_edge=False,
         )
         table.add_column("", no_wrap=True)
         for title in _COLUMNS.values():

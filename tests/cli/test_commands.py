@@ -154,6 +154,18 @@ def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     assert given["checkpoint"] is None
 
 
+def test_no_number_is_cut_in_a_narrow_window(tmp_path: Path) -> None:
+    """Ranks and recalls of many digits, as a pipe shows them."""
+    matrix, result = tmp_path / "scores.npy", tmp_path / "result.json"
+    np.save(matrix, np.random.default_rng(0).random((1500, 1500)))
+    said = prota("evaluate", "--scores", matrix, "--json", result, COLUMNS="40").stdout
+    for direction in Passport.read(result).intervals.values():
+        for metric in ("r1", "r5", "r10", "median_rank", "mean_rank"):
+            low, high = direction[metric]
+            assert f"{low:.1f}–{high:.1f}" in said
+    assert "…" not in said
+
+
 def test_the_scores_outlast_what_fails_later(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("no result today")
@@ -244,6 +256,7 @@ def test_prepare_and_train_on_the_first_seconds(world_config: Path, tmp_path: Pa
         (["train", "nowhere.toml", "-o", "RUN"], 2, "cannot read the config file nowhere.toml"),
         (["train", "CONFIG", "-o", "RUN", "-s", "score.xi=0"], 2, "score.xi = 0 is not allowed"),
         (["train", "CONFIG", "-o", "RUN", "-s", "score.zeta=1"], 2, "score.zeta is not a setting"),
+        (["train", "CONFIG", "-o", "RUN", "-s", f"train.seed={2**63}"], 2, "train.seed = 9223372036854775808 is not"),
         (["train", "CONFIG", "-o", "RUN", "-s", "data.captions=gone.csv"], 1, "gone.csv"),
         (["train", "CONFIG", "-o", "RUN", "-s", "data.cache=gone"], 1, "gone"),
         (["train", "CONFIG", "-o", "RUN", "--device", "abacus"], 2, "allowed: auto, cpu, cuda"),

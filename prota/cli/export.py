@@ -24,7 +24,7 @@ Source = Annotated[
 
 def export(
     source: Source,
-    out: Annotated[Path, typer.Argument(help="folder to write the model in", show_default=False)],
+    out: Annotated[Path, typer.Argument(help="folder to write the model in, outside of runs", show_default=False)],
     weights: Annotated[
         Literal["float32", "float16", "int8"], typer.Option(help="how weights are stored; int8: a quarter of the size")
     ] = "float32",
@@ -47,6 +47,10 @@ def export(
     untrained = Path(source).is_file()
     if not untrained and (preset or overrides):
         raise typer.BadParameter("--preset and --set change the settings of a TOML file: a saved model keeps its own")
+    # A resume goes on with what lies there.
+    for folder in (out.resolve(), *out.resolve().parents):
+        if (folder / "checkpoints.json").exists():
+            raise typer.BadParameter(f"{out} is in the folder of the run {folder}, which needs its files: give another")
     from prota.evaluation.report import find_checkpoint
     from prota.experiment import Experiment
     from prota.library.relevance import Relevance

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from prota.encoders.video import TemporalLayer
 from prota.model import ProTA
 
 __all__ = ["WeightAverage", "mean_model"]
 
-# Where a tower came from; what it became is in the weights.
-_ORIGINS = {"clip", "vision", "text"}
+# Where towers came from, how weights began and what was left out in training: what became of it is in the weights.
+_ORIGINS = {"clip", "vision", "text", "logit_scale", "temporal_init", "drop_path"}
 
 
 class WeightAverage:
@@ -93,6 +94,13 @@ def _require_alike(first: ProTA, other: ProTA) -> None:
         for name, value in own.items():
             if its[name] != value:
                 raise ValueError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
+    # A temporal transformer that began as a copy of CLIP's layers has their activation, whichever that is.
+    if _activations(first) != _activations(other):
+        raise ValueError("their temporal transformers have different activations: such weights have no mean")
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (first, other)]
     if shapes[0] != shapes[1]:
         raise ValueError("their towers are of different kinds: such weights have no mean")
+
+
+def _activations(model: ProTA) -> set[bool]:
+    return {layer.mlp.quick for layer in model.video_encoder.modules() if isinstance(layer, TemporalLayer)}

@@ -124,6 +124,13 @@ def test_the_mean_of_two_models_is_written_without_the_relevance_of_one(world_co
     assert "the mean of 3 models" in said
     assert "calibrated relevance: none" in said
     assert float(ProTA.from_pretrained(out).logit_scale.detach()) == pytest.approx((3.0 + first) / 3)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for inside in (run, best, run / "new" / "model"):
+        for source in (run, other, world_config):
+            told = prota("export", source, inside)
+            assert told.returncode == 2
+            assert f"is in the folder of the run {run}, which needs its files" in told.stderr
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     told = prota("export", run, other, "--mean-with", other)
     assert told.returncode == 2
     assert "is the model itself" in " ".join(told.stderr.replace("│", " ").split())

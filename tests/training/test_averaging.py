@@ -12,6 +12,7 @@ from prota import ProTA
 from prota.config import Config
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
+from prota.encoders.video import TemporalLayer
 from prota.evaluation.evaluate import score_split
 from prota.evaluation.metrics import retrieval_metrics
 from prota.experiment import Experiment
@@ -190,7 +191,18 @@ def test_weights_that_mean_different_things_have_no_mean() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             mean_model([toy_model(), toy_model(0, override)])
-    # Where towers came from does not matter, if they are alike.
+    # Where they began does not matter, nor what was left out at random.
+    for override in ("encoder.logit_scale=30", "encoder.temporal_init=random", "encoder.drop_path=0.1"):
+        mean = mean_model([toy_model(), toy_model(1, override)])
+        torch.testing.assert_close(mean.logit_scale, (toy_model().logit_scale + toy_model(1, override).logit_scale) / 2)
+    # Unless it is a CLIP of another activation, which a transformer that begins as its copy takes over.
+    copied = toy_model()
+    for layer in copied.video_encoder.modules():
+        if isinstance(layer, TemporalLayer):
+            layer.mlp.quick = False
+    with pytest.raises(ValueError, match="temporal transformers have different activations"):
+        mean_model([toy_model(0, "encoder.temporal_init=random"), copied])
+    # Where towers came from does not matter either, if they are alike.
     elsewhere = toy_model(0)
     elsewhere.config = Config.build("prota", "toy", ["encoder.frames=4", "encoder.vision=elsewhere"])
     assert_equal(state(mean_model([toy_model(), elsewhere])), state(toy_model()))

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -160,9 +161,12 @@ def test_where_one_fails_all_end_and_one_says_why(together: tuple[Path, int]) ->
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One of those that the system does not hand out by itself: other tests could be given it before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _say(rank: int, size: int, ports: list[int], commands: list[list[str]], folder: Path) -> None:

@@ -222,7 +222,8 @@ def test_torchrun_gives_the_metrics_of_one_process(models: Path, world_config: P
         *("--json", str(tmp_path / "result.json")),
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    result = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, cwd=REPOSITORY)
+    assert result.returncode == 0, result.stderr
     assert result.stdout.count("passed") == 9
     subject = evaluation("plain", models, world_config)
     alone, _ = subject.run("none", "captions")

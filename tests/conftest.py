@@ -13,6 +13,9 @@ import torch
 
 torch.set_num_threads(1)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+if sys.platform == "linux":
+    # Processes that meet are all here: they need not find this machine by its name.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 if not torch.cuda.is_available():
     # Read when a kernel is defined: without a GPU, kernels run in Triton's interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")

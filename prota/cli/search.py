@@ -76,8 +76,6 @@ def search(
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
-    from prota.library.search import has_words
-
     if [bool(words), file is not None, like is not None].count(True) != 1:
         raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
     if like is not None:
@@ -89,6 +87,8 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
             texts = file.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise typer.BadParameter(f"{file} cannot be read: {error}") from None
+    from prota.library.search import has_words
+
     texts = [text for text in texts if has_words(text)]
     if not texts:
         raise typer.BadParameter("the query is empty: say in words what the moment shows")

@@ -39,12 +39,11 @@ class VideoBank:
         cls, videos: PreparedTokens, dtype: torch.dtype | None = None, device: torch.device | None = None
     ) -> VideoBank:
         """Part by part, so that a library that fills most of a GPU needs no second copy of itself there, or in fp32."""
-        common, dtype = centre(videos), dtype or videos.direction.dtype
-        common = common if common is None or device is None else common.to(device)
+        common, dtype, device = centre(videos), dtype or videos.direction.dtype, device or videos.mask.device
+        common = None if common is None else common.to(device)
         whole: Operand | None = None
         for start in range(0, len(videos), _PART):
-            some = videos[start : start + _PART]
-            part = operand(some if device is None else some.to(device), common, dtype)
+            part = operand(videos[start : start + _PART].to(device), common, dtype)
             whole = whole or part.map(lambda tensor: tensor.new_empty(len(videos), *tensor.shape[1:]))
             for into, tensor in zip(whole.tensors, part.tensors, strict=True):
                 into[start : start + _PART] = tensor

@@ -39,15 +39,14 @@ class Folders:
     def condition(self, name: str) -> str:
         """SQL over the segments: a copy lies in or below a folder of that name; there may be several."""
         named = self._named.get(name, set())
-        within = [parent for parent in self._contents if any(folder in named for folder in _upwards(parent))]
+        within = {parent for parent in self._contents if any(folder in named for folder in _upwards(parent))}
         contents = set[str]().union(*(self._contents[parent] for parent in within))
         tops = {folder for folder in named if not any(above in named for above in _upwards(os.path.dirname(folder)))}
         if len(contents) <= _FEW_VIDEOS or len(tops) > _FEW_FOLDERS:
             return one_of("video_id", contents or [""])
         starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(tops)]
         parts = [f"starts_with(path, '{start}')" for start in starts]
-        known = set(within)
-        elsewhere = [content for content in contents if os.path.dirname(self._paths[content]) not in known]
+        elsewhere = [content for content in contents if os.path.dirname(self._paths[content]) not in within]
         return "(" + " OR ".join([*parts, *([one_of("video_id", elsewhere)] if elsewhere else [])]) + ")"
 
 

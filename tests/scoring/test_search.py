@@ -15,6 +15,7 @@ from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens
 from tests.cases import random_head, random_tokens
+from tests.kernels.fused_cases import DEVICE
 
 
 def library(videos: int = 23) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
@@ -23,6 +24,13 @@ def library(videos: int = 23) -> tuple[ScoreHead, PreparedTokens, PreparedTokens
         texts = head.prepare_texts(random_tokens([3, 5, 1], 8)).without_source()
         clips = head.prepare_videos(random_tokens([1 + index % 4 for index in range(videos)], 8)).without_source()
     return head, texts, clips
+
+
+def on_device(
+    head: ScoreHead, texts: PreparedTokens, clips: PreparedTokens
+) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
+    """Where the fused kernels search, in a precision that they take."""
+    return head.to(DEVICE), texts.to(torch.float32).to(DEVICE), clips.to(torch.float32).to(DEVICE)
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
@@ -83,12 +91,12 @@ def test_what_is_allowed_must_be_said_of_every_video(allowed: Tensor, given: str
 def test_a_bank_that_the_kernels_cannot_search_is_refused() -> None:
     """They would find something, and it would be wrong."""
     pytest.importorskip("triton")
-    head, texts, clips = library()
-    texts, clips = texts.to(torch.float32), clips.to(torch.float32)
+    head, texts, clips = on_device(*library())
     points = [PreparedTokens(items.direction, None, items.weight, items.mask) for items in (texts, clips)]
     pooling = random_head(8, ScoreConfig(similarity="cosine", aggregation="pooling"))
     narrow = texts.map(lambda tensor: tensor[..., :4] if tensor.dim() == 3 else tensor)
-    long = PreparedTokens.cat([texts, head.prepare_texts(random_tokens([129], 8)).to(torch.float32)])
+    words = head.prepare_texts(random_tokens([129], 8).to(DEVICE)).to(torch.float32)
+    long = PreparedTokens.cat([texts, words])
     bank, bank_of_points = VideoBank.of(clips), VideoBank.of(points[1])
     for who, queries, videos, reason in (
         (head, texts, bank_of_points, "another kind of model"),
@@ -110,10 +118,7 @@ def test_a_bank_that_the_kernels_cannot_search_is_refused() -> None:
 def test_a_bank_is_searched_by_the_fused_kernels(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(module, "_BLOCK", block)
-    head, texts, clips = library()
-    texts, clips = texts.to(torch.float32), clips.to(torch.float32)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    head, texts, clips = head.to(device), texts.to(device), clips.to(device)
+    head, texts, clips = on_device(*library())
     with dispatch.recorded() as ran:
         scores, places = search(head, texts, VideoBank.of(clips), 6)
     assert ran == ["triton"]

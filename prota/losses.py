@@ -90,7 +90,10 @@ def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: Loss
         mean_i, var_i = _token_mean(mean_i, source.mask), _token_mean(var_i, source.mask)
         mean_j, var_j = _token_mean(mean_j, target.mask), _token_mean(var_j, target.mask)
         divergence = 0.5 * (var_j.log() - var_i.log() + (var_i + (mean_i - mean_j).square()) / var_j - 1)
-        return torch.exp(-divergence.mean(dim=-1))
+        return torch.exp(-divergence.mean(dim=-1).clamp(min=0))
+    # Only how far means are apart counts; what they have in common would swallow it in single precision.
+    common = _token_mean(mean_i, source.mask).unsqueeze(1)
+    mean_i, mean_j = mean_i - common, mean_j - common
     square_i = _token_mean(var_i + mean_i.square(), source.mask)
     scaled = (
         square_i * _token_mean(1 / var_j, target.mask)
@@ -98,7 +101,7 @@ def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: Loss
         + _token_mean(mean_j.square() / var_j, target.mask)
     )
     logs = _token_mean(log_j, target.mask) - _token_mean(log_i, source.mask)
-    return torch.exp(-(0.5 * (logs + scaled - 1)).mean(dim=-1))
+    return torch.exp(-(0.5 * (logs + scaled - 1)).mean(dim=-1).clamp(min=0))
 
 
 def inverse_temperature(logit_scale: Tensor, config: LossConfig) -> Tensor:

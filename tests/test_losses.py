@@ -124,6 +124,16 @@ def test_eq_14_adaptive_margin() -> None:
     assert float(adaptive_margin(text, text, LossConfig())) == pytest.approx(1.0, abs=1e-12)
 
 
+@pytest.mark.parametrize("log_var", [-4.0, -20.0, -30.0, 10.0])
+@pytest.mark.parametrize("divergence", ["mean", "pooled"])
+def test_the_margin_of_equals_is_one_in_single_precision(log_var: float, divergence: str) -> None:
+    mean = 1 + 0.4 * torch.randn(3, 1, 512)
+    same = TokenGaussians(mean, torch.full_like(mean, log_var), torch.ones(3, 1, dtype=torch.bool))
+    margin = adaptive_margin(same, same, LossConfig(divergence=divergence))
+    torch.testing.assert_close(margin, torch.ones(3), rtol=0, atol=1e-5)
+    assert (margin <= 1).all()
+
+
 def test_eq_15_contrastive_loss() -> None:
     assert float(contrastive_loss(torch.tensor(2.0), torch.tensor(4.0))) == 3.0
 

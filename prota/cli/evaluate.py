@@ -112,7 +112,10 @@ def _result_name(
 ) -> str:
     """A name for each measurement of a run: what was measured otherwise must not replace a result."""
     parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
-    parts += [data.stem] if data is not None else []
+    if data is not None:
+        # Files of one name may lie in several folders.
+        place = hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:8]
+        parts += [data.stem, place]
     if overrides:
         # The settings that they amount to, whatever their order; the result itself has them in full.
         changes: dict[str, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from torch import Tensor, nn
 from prota.types import Tokens
 
 __all__ = ["HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower", "Tokenizer"]
+
+
+# A call sets padding and length of the one tokenizer there is, and threads that serve share it.
+_TOKENIZING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,13 @@ class PretrainedTokenizer:
     def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
         # Some models were trained without a mask, and their tokenizers give none unless told to.
         options = {"padding": True, "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
-        batch = self.tokenizer(list(texts), max_length=length, **options)
+        with _TOKENIZING:
+            batch = self.tokenizer(list(texts), max_length=length, **options)
         return TextBatch(batch["input_ids"], batch["attention_mask"].bool())
 
     def pieces(self, text: str, length: int) -> list[str]:
-        ids = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
+        with _TOKENIZING:
+            ids = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
         return [self.tokenizer.decode([token]).strip() for token in ids]
 
     def save(self, folder: Path) -> None:

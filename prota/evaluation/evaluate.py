@@ -146,9 +146,11 @@ def score_split(
     """Every caption of a split with every video of it."""
     was_training = model.training
     model.eval()
-    videos = encode_videos(model, reader, split.video_ids, autocast, progress=progress, world=world)
-    texts = [caption for _, caption in split.pairs]
-    owners = [place for place, item in enumerate(split.items) for _ in item.captions]
-    scores = score_texts(model, texts, videos, autocast, progress=progress, world=world)
-    model.train(was_training)
+    try:
+        videos = encode_videos(model, reader, split.video_ids, autocast, progress=progress, world=world)
+        texts = [caption for _, caption in split.pairs]
+        owners = [place for place, item in enumerate(split.items) for _ in item.captions]
+        scores = score_texts(model, texts, videos, autocast, progress=progress, world=world)
+    finally:
+        model.train(was_training)
     return ScoredSplit(scores, torch.tensor(owners), videos)

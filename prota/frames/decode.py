@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from prota.frames import opencv, pyav
-from prota.frames.timeline import DecodeError, Picture, Timeline, Transform
+from prota.frames.sampling import SAME_TIME
+from prota.frames.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Transform
 
 __all__ = ["Backend", "DecodeError", "Timeline", "available_backend", "decode_chosen", "decode_frames", "read_timeline"]
 
@@ -55,28 +58,41 @@ def decode_chosen(
     transform: Transform | None = None,
     backend: Backend = "auto",
     threads: int = 0,
+    counted: bool | None = None,
 ) -> tuple[Timeline, list[int], list[Picture]]:
     """As `decode_frames`, with the indices chosen by a function of the timeline, so that the file is indexed only once.
 
     Where the decoder turns out to show fewer frames than the packets announce, the timeline is taken from decoding and
     the choice made again. `threads` = 0 leaves their number to the decoder.
+
+    Who reads a file in parts needs one timeline for all of them: `counted` is the first one's `Timeline.counted`. In
+    that of the packets, a frame that is never shown is the one that is seen at its time.
     """
     path, backend = _checked(path, backend)
-    timeline, read = _source(path, backend, threads)
+    timeline, read = _source(path, backend, threads, bool(counted))
     chosen = _checked_indices(path, choose(timeline), timeline)
     try:
         return timeline, chosen, read(chosen, transform)
     except pyav.NotShownError:
-        index = pyav.counted_index(path)
-        chosen = _checked_indices(path, choose(index.timeline), index.timeline)
-        return index.timeline, chosen, pyav.read_frames(path, index, chosen, transform, threads)
+        shown, read = _source(path, backend, threads, counted=True)
+        if counted is None:
+            chosen = _checked_indices(path, choose(shown), shown)
+            return shown, chosen, read(chosen, transform)
+        if shown.duration < COMPLETE_SHARE * timeline.duration:
+            raise
+        seen = np.searchsorted(shown.times, timeline.times[chosen] + SAME_TIME, side="right") - 1
+        wanted, places = np.unique(seen.clip(min=0), return_inverse=True)
+        pictures = read(wanted.tolist(), transform)
+        return timeline, chosen, [pictures[place] for place in places]
 
 
-def _source(path: Path, backend: str, threads: int) -> tuple[Timeline, Callable[..., list[Picture]]]:
+def _source(
+    path: Path, backend: str, threads: int, counted: bool = False
+) -> tuple[Timeline, Callable[..., list[Picture]]]:
     if backend == "opencv":
         timeline = opencv.timeline_of(path)
         return timeline, lambda wanted, transform: opencv.read_frames(path, wanted, transform)
-    index = pyav.frame_index(path)
+    index = pyav.counted_index(path) if counted else pyav.frame_index(path)
     return index.timeline, lambda wanted, transform: pyav.read_frames(path, index, wanted, transform, threads)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +32,33 @@ class Index:
     """Numbers of the frames at which decoding can start."""
 
 
-# The last index alone, by the path, size and date of its file. A long video is read part by part, and to scan all its
-# packets for each part would cost more than the frames that are wanted.
-_last: dict[tuple[Path, int, int], Index] = {}
+# What is known of the last file alone, by its path, size and date, and by how it was found out. A long video is read
+# part by part, and to scan all its packets for each part would cost more than the frames that are wanted.
+_last: dict[tuple[tuple[Path, int, int], str], Index] = {}
 
 
 def frame_index(path: Path) -> Index:
     """The timeline from the packets where they can be trusted, else from decoding everything; the last one is kept."""
-    return _last.get(_identity(path)) or _keep(path, _scanned_index)
+    return _kept(path, _scanned_index)
 
 
 def counted_index(path: Path) -> Index:
     """The timeline by decoding everything once: for a file whose packets announce what is never shown."""
-    return _keep(path, _decoded_index)
+    return _kept(path, _counted_index)
 
 
-def _keep(path: Path, make: Callable[[Path], Index]) -> Index:
+def _kept(path: Path, make: Callable[[Path], Index]) -> Index:
     # Taken first: if the file changes while it is read, the index is not used again.
     identity = _identity(path)
-    index = make(path)
-    # Several callers see the same arrays now.
-    index.timeline.times.setflags(write=False)
-    _last.clear()
-    _last[identity] = index
-    return index
+    key = (identity, make.__name__)
+    if key not in _last:
+        index = make(path)
+        # Several callers see the same arrays now.
+        index.timeline.times.setflags(write=False)
+        for other in [known for known in _last if known[0] != identity]:
+            del _last[other]
+        _last[key] = index
+    return _last[key]
 
 
 def _identity(path: Path) -> tuple[Path, int, int]:
@@ -130,7 +134,7 @@ def _scanned_index(path: Path) -> Index:
         frame = next(_pictures(path, container, stream))
         if frame.pts != pts[0]:
             return _decoded_index(path)
-        timeline = _timeline(stream, frame, (pts - pts[0]) * float(stream.time_base))
+        timeline = _timeline(path, stream, frame, (pts - pts[0]) * float(stream.time_base))
     return Index(timeline, pts, np.searchsorted(pts, np.array(sorted(keyframes), dtype=np.int64)))
 
 
@@ -169,18 +173,57 @@ def _decoded_index(path: Path) -> Index:
             times = np.arange(len(stamps)) / _rate(stream)
         else:
             times = (np.array(stamps, dtype=np.int64) - stamps[0]) * float(stream.time_base)
-        return Index(_timeline(stream, first, times), None, np.zeros(0, dtype=np.int64))
+        return Index(_timeline(path, stream, first, times), None, np.zeros(0, dtype=np.int64))
+
+
+def _counted_index(path: Path) -> Index:
+    index = _decoded_index(path)
+    return replace(index, timeline=replace(index.timeline, counted=True))
 
 
 def _rate(stream: Any) -> float:
     return float(stream.average_rate or stream.guessed_rate or 25)
 
 
-def _timeline(stream: Any, frame: Any, times: Times) -> Timeline:
-    rotation = round(-frame.rotation / 90) * 90 % 360
+def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
+    rotation, mirrored = _orientation(path, frame)
     width, height = (frame.height, frame.width) if rotation % 180 else (frame.width, frame.height)
     rate = _rate(stream)
-    return Timeline(times, end_of(times, rate), width, height, rate, stream.codec_context.name, rotation, "pyav")
+    codec = stream.codec_context.name
+    return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, "pyav", mirrored)
+
+
+# By the orientation in a photograph's EXIF data; the others are not mirrored.
+_MIRRORED = {2: 0, 4: 180, 5: 270, 7: 90}
+
+
+def _orientation(path: Path, frame: Any) -> tuple[int, bool]:
+    """Degrees clockwise by which a frame is to be turned, and whether it is to be mirrored before."""
+    turned = round(-frame.rotation / 90) * 90 % 360
+    try:
+        matrix = next((data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
+    except ValueError:
+        # PyAV does not know the kind of side data that photographs have.
+        exif = _exif_orientation(path)
+        return _MIRRORED.get(exif, turned), exif in _MIRRORED
+    if matrix is None:
+        return turned, False
+    a, b, _, c, d, *_ = (int(value) for value in np.frombuffer(bytes(matrix), dtype="<i4"))
+    if a * d >= b * c:
+        return turned, False
+    # What is left to turn once left and right are exchanged.
+    return round(math.degrees(math.atan2(-b, -a)) / 90) * 90 % 360, True
+
+
+def _exif_orientation(path: Path) -> int:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return int(picture.getexif().get(0x112, 1))
+    except Exception:
+        # Whatever Pillow says of a file that FFmpeg can read.
+        return 1
 
 
 def read_frames(
@@ -189,7 +232,9 @@ def read_frames(
     def keep(frame: Any) -> Picture:
         if frame.is_corrupt:
             raise DecodeError(f"{path}: a frame that was asked for is damaged")
-        return finished(np.rot90(frame.to_ndarray(format="rgb24"), k=-index.timeline.rotation // 90), transform)
+        picture = frame.to_ndarray(format="rgb24")
+        picture = picture[:, ::-1] if index.timeline.mirrored else picture
+        return finished(np.rot90(picture, k=-index.timeline.rotation // 90), transform)
 
     if index.pts is not None and len(index.keyframes) > 1:
         try:

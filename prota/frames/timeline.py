@@ -38,6 +38,10 @@ class Timeline:
     rotation: int
     """Degrees clockwise (0, 90, 180, 270) by which stored pictures were turned to be upright."""
     backend: str
+    mirrored: bool = False
+    """Whether left and right of stored pictures were exchanged before; PyAV alone knows."""
+    counted: bool = False
+    """Whether the packets announce more, and the frames that are there had to be counted by decoding all."""
 
 
 def end_of(times: Times, fps: float) -> float:

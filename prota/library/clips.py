@@ -54,10 +54,13 @@ class _Reader:
         self.pool = pool
 
     def read(self, first: int = 0, count: int = PART) -> VideoContent:
+        """Some segments; those from the beginning come first, and settle the timeline for the others."""
         request = replace(self.request, first=first, count=count)
         ((_, outcome),) = self.pool.run(read_video, [("clip", request)])
         if not isinstance(outcome.value, VideoContent):
             raise LibraryError(outcome.error or f"{self.request.path}: nothing could be read")
+        if first == 0:
+            self.request = replace(self.request, counted=outcome.value.counted)
         return outcome.value
 
     def parts(self) -> Iterator[VideoContent]:

@@ -123,7 +123,13 @@ def _places(contents: Sequence[VideoContent]) -> np.ndarray:
 
 
 def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
-    return tensor.to(dtype).cpu().numpy()
+    stored = tensor.to(dtype)
+    if not stored.isfinite().all():
+        raise ValueError(
+            "the model gave values that cannot be stored (not finite, or a variance above 65,504: "
+            "lower distribution.log_var_max)"
+        )
+    return stored.cpu().numpy()
 
 
 def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool = False) -> PreparedTokens:

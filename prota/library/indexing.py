@@ -7,6 +7,7 @@ loses at most what was not yet committed, and the next one goes on from there.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import deque
@@ -254,7 +255,7 @@ class Indexer:
         for record in list(self._records.values()):
             if record.path in self._seen or not under(record.path, roots):
                 continue
-            if under(record.path, self._unreadable) or not _is_gone(record.path):
+            if not _is_gone(record.path) and (under(record.path, self._unreadable) or not _is_another(record)):
                 continue
             if self.options.prune or record.state == "bad":
                 # Of a bad file there is nothing to keep until it is back.
@@ -281,7 +282,17 @@ class Indexer:
 def _is_gone(path: str) -> bool:
     """Not what cannot be looked at for another reason: a folder without permission, a disk that does not answer."""
     try:
-        os.lstat(path)
+        os.stat(path)
     except OSError as error:
-        return isinstance(error, FileNotFoundError | NotADirectoryError)
+        return isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP
     return False
+
+
+def _is_another(record: VideoRecord) -> bool:
+    """Whether a path has become a second name of another file: that one comes under its first name."""
+    try:
+        status = os.stat(record.path)
+        link = os.path.islink(record.path) or status.st_nlink > 1
+    except OSError:
+        return False
+    return link and (status.st_size, status.st_mtime_ns) != (record.size, record.modified)

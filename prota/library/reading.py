@@ -53,6 +53,10 @@ class ReadRequest:
     """How many segments to read at most."""
     cuts: tuple[float, ...] | None = None
     """Shot boundaries in seconds, where they are known; else they are looked for, if the plan wants them."""
+    counted: bool | None = None
+    """Whether the first part counted frames by decoding all, where it is known: all parts have one timeline."""
+    total: int | None = None
+    """How many segments the first part found, where it is known: a file of which a later one finds others changed."""
     max_seconds: float = 0.0
     """Of a longer video only the beginning counts, as if it ended there; 0: all of it counts."""
     threads: int = 1
@@ -97,6 +101,8 @@ class VideoContent:
     """[F, size, size, 3] RGB: each frame once, though overlapping segments share many."""
     thumbnails: tuple[bytes, ...]
     """[S] a JPEG of the frame in the middle."""
+    counted: bool = False
+    """See `Timeline`."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -122,7 +128,8 @@ def read_video(request: ReadRequest) -> VideoContent:
 def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
     """The requests for the parts after the one that `request` gave; in any order, or at the same time."""
     start = content.first + len(content)
-    return [replace(request, first=first, cuts=content.cuts) for first in range(start, content.total, request.count)]
+    known = replace(request, cuts=content.cuts, counted=content.counted, total=content.total)
+    return [replace(known, first=first) for first in range(start, content.total, request.count)]
 
 
 def _read(request: ReadRequest) -> VideoContent:
@@ -133,6 +140,8 @@ def _read(request: ReadRequest) -> VideoContent:
     def segments(timeline: Timeline) -> tuple[list[Cut], int]:
         found = plan(*_counted(timeline, request.max_seconds), request.plan, cuts or ())
         part = found[request.first : request.first + request.count]
+        if request.total not in (None, len(found)):
+            raise DecodeError(f"{request.path}: it changed while it was read: index it again")
         if not part:
             raise DecodeError(f"{request.path}: segment {request.first} was asked for, but it has only {len(found)}")
         return part, len(found)
@@ -143,6 +152,7 @@ def _read(request: ReadRequest) -> VideoContent:
         partial(_pack, size=request.size, extent=request.extent, thumbnail=request.thumbnail),
         request.backend,
         request.threads,
+        request.counted,
     )
     # Again, because the decoder may have chosen twice; this is the timeline that it settled on.
     part, total = segments(timeline)
@@ -168,6 +178,7 @@ def _read(request: ReadRequest) -> VideoContent:
         index=index,
         frames=np.stack([packed[:pixels] for packed in pictures]).reshape(-1, request.size, request.size, 3),
         thumbnails=tuple(pictures[middle][pixels:].tobytes() for middle in middles),
+        counted=timeline.counted,
     )
 
 

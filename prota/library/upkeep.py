@@ -184,16 +184,22 @@ def take_in(store: Store, source: Store) -> None:
     known = Catalogue(store.videos())
     videos: list[VideoRecord] = []
     fresh: set[str] = set()
+    chosen: set[str] = set()
     for video in source.videos():
         here = known.records.get(video.path)
+        own = known.records.get(video.path.removesuffix(f"#{video.video_id[:12]}"))
+        if own is not None and own is not here and own.video_id == video.video_id:
+            # Ours, under the name that it was given there.
+            continue
         if here is not None and (video.state == "bad" or _as_good(here, video)):
             continue
         # Two machines may use one path for two files; both stay searchable. A bad file is no second one.
         taken = here is not None and here.state != "bad" and here.video_id != video.video_id
         path = f"{video.path}#{video.video_id[:12]}" if taken else video.path
         owner = known.owner(video.video_id)
-        if taken and path in known.records:
+        if path in chosen or (taken and path in known.records):
             continue
+        chosen.add(path)
         if video.state != "bad" and owner is not None:
             # It may have been cut into other segments there; those that are here count.
             videos.append(replace(video, path=path, segments=owner.segments))

@@ -43,7 +43,8 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range: str | None) -> Response:
     """The file of a record, or the range of it that was asked for."""
     file = _opened(record)
-    tag = f'"{record.video_id[:32]}"'
+    # A file of the same size may have been put in its place, and parts of two are no video.
+    tag = f'"{record.video_id[:32]}-{os.fstat(file.fileno()).st_mtime_ns:x}"'
     span = parse_range(wanted if if_range in (None, tag) else None, record.size)
     first, end = span or (0, record.size)
     headers = {"Accept-Ranges": "bytes", "ETag": tag, "Content-Length": str(end - first)}

@@ -206,8 +206,8 @@ class RunFolder:
         _load(folder / _OPTIMISER, optimiser.load_state_dict)
         return self.state("last")
 
-    def cut_log(self, step: int) -> None:
-        """Forget what was logged after a step that is about to be repeated."""
+    def cut_log(self, step: int, epoch: int) -> None:
+        """Forget what was logged after a step that is about to be repeated, or of an epoch that has not ended yet."""
         if not self.log.exists():
             return
         kept = []
@@ -218,8 +218,8 @@ class RunFolder:
                 # The last line of a killed process may be half a line.
                 continue
             # What is no record of a step says nothing about the run.
-            logged = record.get("step") if isinstance(record, dict) else None
-            if isinstance(logged, int) and logged <= step:
+            logged, of = (record.get("step"), record.get("epoch", 0)) if isinstance(record, dict) else (None, 0)
+            if isinstance(logged, int) and logged <= step and isinstance(of, int) and of <= epoch:
                 kept.append(line + "\n")
         write_atomically(self.log, "".join(kept))
 

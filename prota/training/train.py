@@ -174,7 +174,7 @@ class Trainer:
             )
         state = replace(state, missing=self.missing, data=self.data)
         if self.world.first:
-            self.run.cut_log(state.step)
+            self.run.cut_log(state.step, state.epoch)
             if report:
                 pairs = sum(len(item.captions) for item in self.train_split.items)
                 groups = describe_groups(self.model, self.config)

@@ -6,6 +6,9 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,7 @@ from transformers import (
 from prota import ConfigError, ProTA
 from prota.encoders import backbones
 from prota.encoders.backbones import load_towers
+from prota.encoders.text import PretrainedTokenizer
 from tests.tiny_models import clip_config, pair_config, write_vision
 
 TEXTS = ["a cat", "the red dog runs", "unheard words"]
@@ -186,6 +190,30 @@ def test_a_tokenizer_that_gives_no_mask_is_asked_for_one(siglip_folder: Path, tm
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_input_names": ["input_ids"]}))
     model = ProTA.from_config(pair_config(folder, folder, "encoder.image_size=32", "encoder.frame_feature=pooler"))
     assert model.text_encoder.tokenize(["a cat", "the red dog runs"]).mask.sum(dim=1).tolist() == [4, 6]
+
+
+def test_threads_that_share_a_tokenizer_do_not_change_each_others_tokens(bert_folder: Path) -> None:
+    """Those of a server: one encodes queries while another shows the tokens of one."""
+    tokenizer = PretrainedTokenizer.from_pretrained(bert_folder)
+    text, until, wrong = "the red dog runs " * 8, time.monotonic() + 1.5, list[object]()
+    expected = [len(tokenizer.pieces(text, length)) for length in (5, 30)]
+
+    def work(length: int, count: int) -> None:
+        while time.monotonic() < until:
+            try:
+                sizes = len(tokenizer.pieces(text, length)), tokenizer([text, "a cat"], length).ids.shape[1]
+                wrong.extend(size for size in sizes if size != count)
+            except ValueError as error:
+                wrong.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(work, (5, 30, 5, 30), expected * 2))
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
 
 
 def test_pictures_of_another_size_than_the_encoders_own(tmp_path: Path, bert_folder: Path) -> None:

@@ -23,6 +23,7 @@ from torch import multiprocessing
 
 from prota import Config, ProTA
 from prota.cli import main
+from prota.data.splits import Item, Split
 from prota.evaluation import evaluate, report
 from prota.evaluation.report import Evaluation, Measured, SystemUnderTest
 from prota.experiment import Experiment
@@ -46,6 +47,19 @@ def start(work: Callable[..., None], processes: int, *arguments: object) -> None
     """Run it in so many processes; copies of one that has loaded what takes seconds to load."""
     set_forkserver_preload(["prota.evaluation.report", "transformers.models.clip.modeling_clip"])
     multiprocessing.start_processes(work, args=arguments, nprocs=processes, start_method="forkserver")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_is_left_as_it_was_where_scoring_fails(training: bool) -> None:
+    class Broken:
+        def read(self, video_ids: list[str]) -> None:
+            raise OSError("the disk is gone")
+
+    model = ProTA.from_config(Config.build("prota", "toy")).train(training)
+    split = Split("test", (Item("a", ("a red ball",)),))
+    with pytest.raises(OSError, match="the disk is gone"):
+        evaluate.score_split(model, Broken(), split)  # type: ignore[arg-type]
+    assert model.training == training
 
 
 def evaluation(name: str, folder: Path, config: Path) -> Evaluation:

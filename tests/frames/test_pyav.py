@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from prota.frames import pyav
 from prota.frames.decode import DecodeError, decode_chosen, decode_frames, read_timeline
@@ -36,6 +39,82 @@ def test_packets_that_are_never_shown_do_not_shift_the_choice(tmp_path: Path, mo
     timeline, chosen, frames = decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1], backend="pyav")
     assert len(timeline.times) == 30
     assert chosen == [1, 29] == [number_of(frame) for frame in frames]
+
+
+def test_a_frame_that_is_never_shown_is_the_one_seen_at_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_clip(tmp_path / "clip.mp4")
+    announce_a_ghost(monkeypatch)
+    timeline, chosen, frames = decode_chosen(path, lambda timeline: [0, 1, 2, 30], backend="pyav", counted=False)
+    assert (len(timeline.times), timeline.counted, chosen) == (31, False, [0, 1, 2, 30])
+    assert [number_of(frame) for frame in frames] == [0, 0, 1, 29]
+    timeline, _, frames = decode_chosen(path, lambda timeline: [0, 1, 2], backend="pyav", counted=True)
+    assert (len(timeline.times), timeline.counted) == (30, True)
+    assert [number_of(frame) for frame in frames] == [0, 1, 2]
+
+
+def test_packets_without_their_pictures_are_not_painted_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_clip(tmp_path / "clip.mp4")
+    real = pyav._packets
+
+    def twice_as_long(*arguments: Any) -> tuple[list[Any], list[int]]:
+        stamps, keyframes = real(*arguments)
+        return [*stamps, *(stamps[-1] + stamps[1] + stamp for stamp in stamps)], keyframes
+
+    monkeypatch.setattr(pyav, "_packets", twice_as_long)
+    with pytest.raises(DecodeError, match="only 30 of 60 announced frames could be read"):
+        decode_chosen(path, lambda timeline: [55], backend="pyav", counted=False)
+
+
+QUARTERS = np.zeros((48, 64, 3), dtype=np.uint8)
+QUARTERS[:24, :32], QUARTERS[:24, 32:], QUARTERS[24:, :32] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+ONE = 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ((-ONE, 0, 0, ONE), QUARTERS[:, ::-1]),
+        ((ONE, 0, 0, -ONE), QUARTERS[::-1]),
+        ((-ONE, 0, 0, -ONE), QUARTERS[::-1, ::-1]),
+        ((0, ONE, ONE, 0), QUARTERS.transpose(1, 0, 2)),
+    ],
+)
+def test_mirrored_clips_come_upright(
+    matrix: tuple[int, int, int, int], expected: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    """As players show them: the matrix in the track's header, rows of two and a third that stays."""
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as file:
+        stream: Any = file.add_stream("libx264", rate=5, options={"crf": "5"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(3):
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(QUARTERS, format="rgb24")))
+        file.mux(stream.encode(None))
+    written = path.read_bytes()
+    plain = struct.pack(">9i", ONE, 0, 0, 0, ONE, 0, 0, 0, 1 << 30)
+    place = written.index(plain, written.index(b"tkhd"))
+    a, b, c, d = matrix
+    other = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(written[:place] + other + written[place + len(other) :])
+    timeline, (frame,) = decode_frames(path, [0], backend="pyav")
+    assert frame.shape == expected.shape == (timeline.height, timeline.width, 3)
+    assert np.abs(frame.astype(int) - expected).mean() < 25
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp"])
+def test_photographs_come_upright(orientation: int, extension: str, tmp_path: Path) -> None:
+    picture = Image.fromarray(QUARTERS)
+    exif = picture.getexif()
+    exif[0x112] = orientation
+    path = tmp_path / f"picture.{extension}"
+    picture.save(path, exif=exif, quality=95)
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("RGB"))
+    _, (frame,) = decode_frames(path, [0], backend="pyav")
+    assert frame.shape == expected.shape
+    assert np.abs(frame.astype(int) - expected).mean() < 20
 
 
 def test_a_seek_that_lands_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

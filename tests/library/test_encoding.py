@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from prota.config import Config, EncoderConfig
 from prota.library.encoding import encode_video, encode_videos, stamp_of
@@ -31,6 +32,14 @@ def test_videos_encoded_together_are_what_they_are_alone(tmp_path: Path) -> None
         # Matrices of another size may be summed in another order: the last bit of half precision.
         for name in ("direction", "spread", "weight", "pooled"):
             np.testing.assert_allclose(getattr(batch, name), getattr(alone, name), rtol=2e-3, atol=1e-3)
+
+
+def test_what_half_precision_cannot_hold_is_not_stored(tmp_path: Path) -> None:
+    model = toy_model(0, "distribution.log_var_max=12", "distribution.log_var_init=11.5")
+    (path,) = write_clips(tmp_path, "red-left").values()
+    content = read_video(ReadRequest(path, SegmentPlan(frames=3), 32))
+    with pytest.raises(ValueError, match=r"cannot be stored .*lower distribution\.log_var_max"):
+        encode_video(model, "red", content)
 
 
 class LaterEncoder(EncoderConfig):

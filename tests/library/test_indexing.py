@@ -123,6 +123,21 @@ def test_what_is_gone_is_seen_through_a_link_and_two_dots(tmp_path: Path, model:
     assert index(tmp_path / "lib", model, through).gone == 1
 
 
+@pytest.mark.parametrize("kind", ["link", "hard link", "link to nowhere", "link to itself"])
+def test_a_path_that_becomes_another_name_of_a_file_is_gone(tmp_path: Path, model: ProTA, kind: str) -> None:
+    first, second = write_clips(tmp_path / "v", "red-left", "blue-top").values()
+    index(tmp_path / "lib", model, tmp_path / "v")
+    first.unlink()
+    if kind == "hard link":
+        os.link(second, first)
+    else:
+        first.symlink_to({"link": second.name, "link to nowhere": "nowhere.mp4", "link to itself": first.name}[kind])
+    for gone in (1, 0):
+        assert index(tmp_path / "lib", model, tmp_path / "v").gone == gone
+        assert records(tmp_path / "lib") == {first.name: "gone", second.name: "indexed"}
+    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+
+
 def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) -> None:
     paths = write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from prota.frames import pyav
 from prota.frames.decode import DecodeError, decode_frames
 from prota.frames.pool import DecodePool
 from prota.frames.transforms import Extent, to_square
@@ -113,6 +115,52 @@ def test_parts_together_are_the_whole(film: Path) -> None:
     assert remaining(later[1], parts[2]) == []
     with pytest.raises(DecodeError, match=r"film\.mp4: segment 11 was asked for, but it has only 11"):
         read(film, first=11)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_parts_have_one_timeline_whoever_reads_them(counted: bool, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packets are announced that are never shown. Workers that meet none must not count otherwise."""
+    real = pyav._packets
+
+    def with_ghosts(*arguments: Any) -> tuple[list[Any], list[int]]:
+        stamps, keyframes = real(*arguments)
+        between = [(before + after) // 2 for before, after in itertools.pairwise(sorted(stamps))]
+        # In the first part, or only in later ones.
+        return [*stamps, *(between[5:20] if counted else between[60:100])], keyframes
+
+    monkeypatch.setattr(pyav, "_packets", with_ghosts)
+    monkeypatch.setattr(pyav, "_last", {})
+    every = SegmentPlan(frames=10, fps=10.0)
+    request = ReadRequest(film, every, 32, count=4)
+    parts, met = list[VideoContent](), False
+    first = read_video(request)
+    assert first.counted == counted
+    for part in remaining(request, first):
+        # Each in a worker of its own.
+        monkeypatch.setattr(pyav, "_last", {})
+        parts.append(read_video(part))
+        met |= any(name == "_counted_index" for _, name in pyav._last)
+    assert met
+    assert {part.total for part in parts} == {first.total}
+    starts = np.concatenate([first.starts, *(part.starts for part in parts)])
+    assert len(starts) == first.total
+    assert (np.diff(starts) > 0).all()
+    for part in parts:
+        for segment in range(len(part)):
+            here = part.times[segment][part.mask[segment]]
+            colours = [colour_of(part.frames[place]) for place in part.index[segment][part.mask[segment]]]
+            expected = np.searchsorted([4.3, 6.8], here + 1e-3)
+            assert colours == expected.tolist()
+
+
+def test_a_file_that_changes_between_two_parts_is_refused(film: Path, tmp_path: Path) -> None:
+    path = tmp_path / "growing.mp4"
+    path.write_bytes(film.read_bytes())
+    request = ReadRequest(path, SMALL, 32, count=4)
+    later = remaining(request, read_video(request))
+    write_scenes(path, [(0, 60)])
+    with pytest.raises(DecodeError, match=r"growing\.mp4: it changed while it was read: index it again"):
+        read_video(later[0])
 
 
 def test_a_part_is_bounded_by_default(tmp_path: Path) -> None:

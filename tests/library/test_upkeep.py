@@ -258,6 +258,20 @@ class TestMerge:
         assert seen(ours) == expected
         assert info(ours)["version"] == before + 2
 
+    def test_libraries_that_were_exchanged_can_still_be_merged(self, tmp_path: Path) -> None:
+        """Three machines, each with a file of its own at one path."""
+        one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+        for folder, name in ((one, "a"), (two, "b"), (three, "c")):
+            with Store.create(folder, STAMP) as store:
+                store.commit([video(name, 3, path="/films/x.mp4")], [segments(name, 3)])
+        merge(one, [two])
+        merge(two, [one])
+        assert seen(two) == {"/films/x.mp4": 3, f"/films/x.mp4#{content('a')[:12]}": 3}
+        merge(three, [two])
+        others = {f"/films/x.mp4#{content(name)[:12]}": 3 for name in "ab"}
+        assert seen(three) == {"/films/x.mp4": 3} | others
+        assert verify(three) == []
+
     def test_what_is_whole_elsewhere_replaces_what_is_bad_or_gone_here(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "bc"), fill(tmp_path / "theirs", "abc")
         with Store.open(ours, write=True) as store:

@@ -156,8 +156,19 @@ def test_lines_that_are_no_steps_are_dropped_and_later_steps_are_forgotten(tmp_p
     run = RunFolder(tmp_path)
     strangers = '[1]\n7\nnull\n{"epoch": 1}\n{"step": "1"}\n'
     run.log.write_text('{"step": 1}\n' + strangers + '{"step": 2}\n{"step": 3}\n{"st', encoding="utf-8")
-    run.cut_log(2)
+    run.cut_log(2, 0)
     assert run.log.read_text(encoding="utf-8") == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_validation_that_is_still_due_is_not_logged_twice(tmp_path: Path) -> None:
+    """The run stopped at the last step of an epoch, was resumed, validated, and killed before it could save."""
+    run = RunFolder(tmp_path)
+    steps = '{"step": 1, "epoch": 0}\n{"step": 2, "epoch": 0}\n'
+    run.log.write_text(steps + '{"step": 2, "epoch": 1, "value": 3.0}\n', encoding="utf-8")
+    run.cut_log(2, 1)
+    assert len(run.log.read_text(encoding="utf-8").splitlines()) == 3
+    run.cut_log(2, 0)
+    assert run.log.read_text(encoding="utf-8") == steps
 
 
 def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:

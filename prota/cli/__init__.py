@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -53,6 +54,22 @@ app.command(cls=RayCommand)(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
 app.command()(plan.plan)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"prota {version('prota')}, Python {platform.python_version()}, torch {version('torch')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="show the version and exit")
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -25,8 +25,14 @@ def calibrate(
     from prota.evaluation.report import Evaluation, find_checkpoint
     from prota.library.relevance import Relevance, query_uncertainty
     from prota.library.relevance import calibrate as fit
+    from prota.models.shipped import MODELS
 
     system = load_system(checkpoint, data, overrides, device)
+    folder = find_checkpoint(checkpoint)[0]
+    if folder.parent.resolve() == MODELS.resolve():
+        raise typer.BadParameter(
+            f"{checkpoint} comes with prota and is calibrated: calibrate a copy (prota export {checkpoint} FOLDER)"
+        )
     evaluation = Evaluation(system, "val")
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
@@ -39,7 +45,6 @@ def calibrate(
             for start in range(0, len(captions), 256)
         ]
     result = fit(scored.scores, scored.video_of_text, torch.cat(uncertainty))
-    folder = find_checkpoint(checkpoint)[0]
     Relevance(result.fit, scored.videos[result.background]).save(folder)
     typer.echo(
         f"on {result.trials:,} trials that it was not fitted on: calibration error {result.error:.3f}, "

@@ -31,6 +31,7 @@ def check(
 
     from prota.data.benchmarks import load_benchmark
     from prota.data.doctor import check as inspect
+    from prota.data.splits import examples
 
     experiment = load_experiment(config, overrides)
     benchmark = load_benchmark(experiment.data)
@@ -39,8 +40,16 @@ def check(
             benchmark, experiment.data, workers or cores(), timeout, lambda done, total: update(done, total)
         )
     Console().print(inventory.table())
+    for split in inventory.splits:
+        for what, videos in (("missing", split.missing), ("corrupt", split.corrupt), ("too short", split.too_short)):
+            if videos:
+                typer.echo(f"{split.name}, {what}: {examples(videos)}")
+        for reason in list(split.corrupt.values())[:1]:
+            typer.echo(f"  the first because: {reason}")
     if json_file is not None:
         json_file.write_text(json.dumps(inventory.as_dict(), indent=2) + "\n", encoding="utf-8")
+    elif not inventory.complete:
+        typer.echo("--json FILE writes all names and reasons")
     if not inventory.complete:
         raise typer.Exit(1)
 
@@ -68,6 +77,10 @@ def prepare(
     found = find_videos(
         Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
     )
+    if not found.paths:
+        raise ValueError(
+            f"none of the {len(found.missing)} videos is in {experiment.data.videos}: set data.videos to their folder"
+        )
     require_disjoint(benchmark, found.paths)
     settings, encoder = experiment.data, experiment.encoder
     plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)

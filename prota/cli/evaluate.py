@@ -94,7 +94,9 @@ def evaluate(
         if save_scores is not None:
             # At once: it took longest, and nothing that comes later should cost it.
             save_scores.parent.mkdir(parents=True, exist_ok=True)
-            np.save(save_scores, measured.scored.scores.numpy())
+            with save_scores.open("wb") as file:
+                # By its name alone, numpy would give it another.
+                np.save(file, measured.scored.scores.numpy())
         passport = evaluation.result(measured, normalisation, candidates)
         _show(passport)
         if json_file is None and (checkpoint / "checkpoints.json").exists():

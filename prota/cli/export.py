@@ -56,7 +56,6 @@ def export(
     from prota.library.relevance import Relevance
     from prota.model import ProTA
     from prota.training.averaging import mean_model
-    from prota.weights import rounding_error
 
     relevance = None
     if untrained:
@@ -74,14 +73,21 @@ def export(
     if mean_with:
         typer.echo(f"the mean of {1 + len(mean_with)} models: measure it, it may be worse than each")
     Relevance.remove(out) if relevance is None else relevance.save(out)
-    size, whole = (out / "model.safetensors").stat().st_size, sum(p.numel() * 4 for p in model.state_dict().values())
-    typer.echo(f"{out}: weights of {size / 1e6:.1f} MB as {weights}, {size / whole:.0%} of float32")
-    if weights != "float32":
-        name, error = rounding_error(model.state_dict(), weights)
-        typer.echo(f"rounding moves no row by more than {error:.2%} of its length ({name})")
+    _tell_size(out, model, weights)
     typer.echo("calibrated relevance: " + ("none; `prota calibrate` adds it" if relevance is None else "taken along"))
     for sentence in _lacks(model) if untrained else []:
         typer.echo(f"untrained: {sentence}", err=True)
+
+
+def _tell_size(out: Path, model: ProTA, weights: Literal["float32", "float16", "int8"]) -> None:
+    from prota.weights import rounding_error
+
+    size, whole = (out / "model.safetensors").stat().st_size, sum(p.numel() * 4 for p in model.state_dict().values())
+    share = "" if weights == "float32" else f", {size / whole:.0%} of float32"
+    typer.echo(f"{out}: weights of {size / 1e6:.1f} MB as {weights}{share}")
+    name, error = ("", 0.0) if weights == "float32" else rounding_error(model.state_dict(), weights)
+    if error:
+        typer.echo(f"rounding moves no row by more than {error:.2%} of its length ({name})")
 
 
 def _lacks(model: ProTA) -> list[str]:

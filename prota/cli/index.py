@@ -66,6 +66,9 @@ def index(
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
         raise SystemExit(INTERRUPTED)
+    if report.bad and len(report.bad) == report.done:
+        # Nothing of what was asked for can be searched.
+        raise SystemExit(1)
 
 
 @contextmanager

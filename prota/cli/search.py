@@ -30,7 +30,8 @@ def search(
         typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"; of copies, the first one counts"),
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="find what looks like a clip instead: clip.mp4, or clip.mp4@12-20 in seconds")
+        str | None,
+        typer.Option(help="find what looks like a clip: clip.mp4@12-20 in seconds, or clip.mp4 (its middle)"),
     ] = None,
     queries: Annotated[Path | None, typer.Option(help="file of queries, one a line, instead of words")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,

@@ -44,9 +44,10 @@ def serve(
     ] = None,
 ) -> None:
     """Search a library in a browser: a page, and an API that is described at /docs."""
-    missing = [module for module in ("fastapi", "uvicorn", "python_multipart") if find_spec(module) is None]
+    needed = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
+    missing = [package for module, package in needed.items() if find_spec(module) is None]
     if missing:
-        raise RuntimeError(f"serving needs {', '.join(missing)}: pip install 'prota[serve]'")
+        raise RuntimeError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if ray is not None:
         from prota.cluster.ray import check
 
@@ -68,8 +69,11 @@ def serve(
         )  # fmt: skip
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    from prota.library.place import Place
     from prota.server.running import run
 
+    if not allow and not Place.of(library).exists("library.json"):
+        typer.echo(f"no library at {library} yet: make one with `prota index PATH --library {library}`", err=True)
     if ray is None:
         run(library, options)
         return

@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
 def check(address: str) -> None:
     """RuntimeError or ValueError where there cannot be a cluster; costs nothing, unlike finding out by connecting."""
     if find_spec("ray") is None:
-        raise RuntimeError("--ray needs Ray: pip install 'prota[ray]'")
+        raise RuntimeError("--ray needs Ray: pip install 'ray[data,default]'")
     if address in (LOCAL, "auto"):
         return
     if (parts := _HOST_AND_PORT.fullmatch(address)) is None:

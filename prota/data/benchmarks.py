@@ -306,7 +306,8 @@ def _read(path: Path) -> str:
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         return data.decode("utf-8-sig")
     except FileNotFoundError:
-        raise DataError(f"{path} is not there") from None
+        where = "" if path.is_absolute() else f": paths count from where prota is started, here {Path.cwd()}"
+        raise DataError(f"{path} is not there{where}") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8; save it as UTF-8") from None

@@ -90,7 +90,8 @@ class Benchmark:
             if split.name == name:
                 return split
         there = ", ".join(split.name for split in self.splits) or "none"
-        raise DataError(f"{self.name} has no {name} split here; there are: {there}")
+        hint = "; a column `split` says which rows are train, val or test" if self.name == "folder" else ""
+        raise DataError(f"{self.name} has no {name} split here; there are: {there}{hint}")
 
 
 def hold_back(train: Split, count: int) -> tuple[Split, Split]:

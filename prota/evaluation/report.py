@@ -35,7 +35,7 @@ _DSL = "dual softmax over the test set (DSL)"
 
 
 def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
-    """(model folder, rule, where its training stood): of a run its best on validation, or its last without one.
+    """(model folder, rule, where its training stood): of a run its best on validation, or its last before the first.
 
     Any other path names a model, see `prota.model.model_folder`. The folder of one checkpoint still knows its training;
     that of any other model does not.
@@ -48,7 +48,8 @@ def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
         chosen = run.checkpoint(which)
         if chosen is not None:
             state = run.state(which)
-            return chosen, f"best on validation at step {state.best_step}" if which == "best" else which, state
+            rule = f"best on validation at step {state.best_step}" if which == "best" else f"last, step {state.step}"
+            return chosen, rule, state
     raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
 
 

@@ -74,7 +74,7 @@ def require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise FigureError("figures need matplotlib, which is not installed: pip install 'prota[figures]'") from None
+        raise FigureError("figures need matplotlib, which is not installed: pip install matplotlib") from None
 
 
 def new_figure(height: float) -> Figure:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from prota.frames.pool import DecodePool
+from prota.frames.sampling import SAME_TIME
 from prota.library.encoding import encode_video, stored_tokens
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, SegmentBatch
@@ -48,7 +49,8 @@ class _Reader:
 
     def __init__(self, model: ProTA, path: Path, pool: DecodePool) -> None:
         if not path.is_file():
-            raise LibraryError(f"{path}: no such file")
+            stretch = "; a stretch of a file is FILE@START-END in seconds" if "@" in path.name else ""
+            raise LibraryError(f"{path}: " + ("it is a folder" if path.is_dir() else f"no such file{stretch}"))
         encoder = model.config.encoder
         self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size, encoder.picture)
         self.pool = pool
@@ -95,22 +97,37 @@ def _tokens(batch: SegmentBatch) -> SegmentTokens:
 
 
 def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
-    """A query for moments that look like a clip: its segment that covers most of the stretch, or the middle one.
+    """A query for moments that look like a stretch of a clip, as far as one segment goes; without one, like its middle.
 
     ``memory``: bytes that decoding may take; 0: any.
     """
     with DecodePool(1, timeout, memory) as pool:
         reader = _Reader(model, clip.path, pool)
         content = reader.middle() if clip.start is None else reader.around(clip.start)
-    batch, chosen = encode_video(model, content_id(clip.path), content), 0
+    name = clip.path.name
     if clip.start is not None and clip.end is not None:
-        covered = np.minimum(batch.end, clip.end) - np.maximum(batch.start, clip.start)
-        chosen = int(covered.argmax())
-        if covered[chosen] <= 0:
+        covered = np.minimum(content.ends, clip.end) - np.maximum(content.starts, clip.start)
+        if covered.max() <= 0:
             raise LibraryError(f"{clip.path} shows nothing from {clip.start:g} to {clip.end:g} s: it is shorter")
-    tokens = stored_tokens(_tokens(batch), model.logit_scale.device)[chosen : chosen + 1]
-    span = (float(batch.start[chosen]), float(batch.end[chosen]))
-    return Query(f"like {clip.path.name}", tokens, False, like=(batch.video_id, *span))
+        content = _shown(content, int(covered.argmax()), clip.start, clip.end)
+        name = f"{name}@{clip.start:g}-{clip.end:g}"
+    batch = encode_video(model, content_id(clip.path), content)
+    tokens = stored_tokens(_tokens(batch), model.logit_scale.device)
+    return Query(f"like {name}", tokens, False, like=(batch.video_id, float(batch.start[0]), float(batch.end[0])))
+
+
+def _shown(content: VideoContent, segment: int, start: float, end: float) -> VideoContent:
+    """One segment, with those of its frames that are shown in a stretch; the nearest one, where none begins there."""
+    times = content.times[segment]
+    frames = np.flatnonzero(content.mask[segment] & (times >= start - SAME_TIME) & (times < end))
+    if not len(frames):
+        frames = np.array([np.nanargmin(np.abs(times - (start + end) / 2))])
+    here = slice(segment, segment + 1)
+    return replace(
+        content, first=content.first + segment, starts=content.starts[here], ends=content.ends[here],
+        times=times[None, frames], mask=np.ones((1, len(frames)), dtype=bool), index=content.index[here, frames],
+        thumbnails=content.thumbnails[here],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,7 @@ class Bucket(Place):
 
     def __init__(self, address: str) -> None:
         if find_spec("obstore") is None:
-            raise LibraryError(f"{address} is on object storage, which needs obstore: pip install 'prota[s3]'")
+            raise LibraryError(f"{address} is on object storage, which needs obstore: pip install obstore boto3")
         self.address = address
         self.options = {
             "timeout": f"{TIMEOUT}s",
@@ -298,7 +298,7 @@ class Bucket(Place):
         profile = os.environ.get("AWS_PROFILE")
         if find_spec("boto3") is None:
             if profile is not None:
-                raise LibraryError(f"the profile {profile} needs boto3 to be read: pip install 'prota[s3]'")
+                raise LibraryError(f"the profile {profile} needs boto3 to be read: pip install boto3")
             return None
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider

@@ -11,7 +11,7 @@ from PIL import Image
 __all__ = ["SOURCES", "SamplesError", "Source", "open_picture", "picture_path"]
 
 PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
-INSTALL = "pip install 'prota[samples]'"
+INSTALL = "pip install scikit-image scikit-learn"
 
 
 class SamplesError(RuntimeError):

@@ -74,6 +74,39 @@ def test_check_and_prepare(world_config: Path, tmp_path: Path) -> None:
     assert "0 decoded, 32 already there" in succeeds(*arguments)
 
 
+def test_what_is_missing_is_named(world_config: Path, tmp_path: Path) -> None:
+    captions = tmp_path / "captions.csv"
+    original = (world_config.parent / "captions.csv").read_text(encoding="utf-8")
+    captions.write_text(original + "gone,a clip that is not there,test\n", encoding="utf-8")
+    result = prota("data", "check", world_config, "-s", f"data.captions={captions}", "--workers", 1)
+    assert result.returncode == 1
+    assert result.stdout.endswith("test, missing: gone\n--json FILE writes all names and reasons\n")
+    cache = tmp_path / "cache"
+    nothing = ("-s", f"data.videos={tmp_path}", "-s", f"data.cache={cache}")
+    result = prota("data", "prepare", world_config, *nothing, "--workers", 1)
+    assert (result.returncode, cache.exists()) == (1, False)
+    assert result.stderr == f"prota: none of the 32 videos is in {tmp_path}: set data.videos to their folder\n"
+    result = prota("data", "check", world_config, "-s", "data.captions=nowhere.csv", "--workers", 1)
+    assert f"nowhere.csv is not there: paths count from where prota is started, here {REPOSITORY}" in result.stderr
+
+
+def test_the_version_is_told() -> None:
+    assert re.fullmatch(r"prota \S+, Python 3\.\d+\.\d+, torch \S+\n", succeeds("--version"))
+
+
+def test_what_comes_with_prota_is_not_calibrated_anew(world_config: Path) -> None:
+    result = prota("calibrate", "prota-small", "--data", world_config, "--device", "cpu")
+    assert result.returncode == 2
+    assert "calibrate a copy (prota export prota-small FOLDER)" in result.stderr
+
+
+def test_scores_are_saved_under_the_name_that_was_given(run: Path, tmp_path: Path) -> None:
+    succeeds(
+        "evaluate", run, "--device", "cpu", "--json", tmp_path / "r.json", "--save-scores", tmp_path / "scores.txt"
+    )
+    assert np.load(tmp_path / "scores.txt").shape == (14, 7)
+
+
 def test_evaluate_writes_a_passport(run: Path) -> None:
     output = succeeds("evaluate", run, "--device", "cpu", "--audit")
     assert "best on validation" in output
@@ -103,8 +136,14 @@ def test_another_measurement_has_another_name(run: Path, world_config: Path, tmp
         said = succeeds("evaluate", run, "--data", world_config, "--device", "cpu", *arguments)
         return Path(said.rsplit("result: ", 1)[1].strip()).name
 
-    plain, less = "experiment", ("-s", f"data.captions={captions}", "--allow-missing", 3)
-    assert name() == name("--allow-missing", 3) == f"test-{plain}.json"
+    less = ("-s", f"data.captions={captions}", "--allow-missing", 3)
+    # Files of one name may lie in several folders.
+    copy = tmp_path / world_config.name
+    copy.write_text(world_config.read_text(encoding="utf-8"), encoding="utf-8")
+    elsewhere = Path(succeeds("evaluate", run, "--data", copy, "--device", "cpu").rsplit("result: ", 1)[1].strip()).name
+    assert re.fullmatch(r"test-experiment-[0-9a-f]{8}\.json", elsewhere)
+    plain = name().removeprefix("test-").removesuffix(".json")
+    assert elsewhere != name() == name("--allow-missing", 3)
     seeds = [name("-s", "train.seed=3"), name("-s", "train.seed = 3"), name("-s", "train.seed=4")]
     assert re.fullmatch(rf"test-{plain}-set-[0-9a-f]{{8}}\.json", seeds[0])
     assert seeds[0] == seeds[1] != seeds[2]

@@ -97,4 +97,4 @@ def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path) -> None:
 
     result = prota("figure", "ablation", "gone", "-o", "a.png", PYTHONPATH=f"{tmp_path}:{REPOSITORY}", cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stderr == ("prota: figures need matplotlib, which is not installed: pip install 'prota[figures]'\n")
+    assert result.stderr == "prota: figures need matplotlib, which is not installed: pip install matplotlib\n"

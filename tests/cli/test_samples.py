@@ -33,7 +33,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     result = prota("samples", tmp_path / "clips", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
     assert result.returncode == 1
     assert result.stderr == (
-        "prota: sample clips are made of photographs in scikit-image: pip install 'prota[samples]'\n"
+        "prota: sample clips are made of photographs in scikit-image: pip install scikit-image scikit-learn\n"
     )
     assert not (tmp_path / "clips").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.reading import PART, ReadRequest, read_video
 from prota.library.records import LibraryError
+from prota.library.search import Query
 from prota.library.segments import SegmentPlan
 from prota.library.snapshot import SegmentTokens
 from tests.library.worlds import toy_model, write_clips
@@ -40,8 +42,43 @@ def test_what_looks_like_a_clip_is_found_and_the_clip_itself_is_not(tmp_path: Pa
     assert "red-left" not in {Path(hit.video.path).stem for hit in hits}
     with pytest.raises(LibraryError, match="it is shorter"):
         like_query(library.model, ClipRange(paths["red-left"], 50, 60))
-    with pytest.raises(LibraryError, match="no such file"):
-        like_query(library.model, ClipRange(tmp_path / "nowhere.mp4"))
+    for path, said in (("nowhere.mp4", "no such file$"), ("x.mp4@2", "FILE@START-END in seconds"), ("v", "a folder")):
+        with pytest.raises(LibraryError, match=said):
+            like_query(library.model, ClipRange(tmp_path / path))
+
+
+def test_a_stretch_is_its_own_frames_and_not_its_neighbours(tmp_path: Path) -> None:
+    """Two colours in one clip, which is one segment: each half is like the clip of its own colour."""
+    write_colour_clip(tmp_path / "red.mp4", "red", "left", frames=10)
+    write_colour_clip(tmp_path / "blue.mp4", "blue", "left", frames=10)
+    both = tmp_path / "both.mp4"
+    with av.open(str(both), "w") as file:
+        stream = file.add_stream("libx264", rate=5, options={"crf": "10"})
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for name in ("red", "blue"):
+            with av.open(str(tmp_path / f"{name}.mp4")) as part:
+                for frame in part.decode(video=0):
+                    picture = frame.to_ndarray(width=64, height=64, format="rgb24")
+                    file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode(None))
+    model = toy_model()
+    whole = like_query(model, ClipRange(both))
+    red, blue, short = (like_query(model, ClipRange(both, *span)) for span in ((0, 2), (2, 4), (2.01, 2.02)))
+    frames = int(whole.tokens.mask.sum())
+    assert int(red.tokens.mask.sum()) + int(blue.tokens.mask.sum()) == frames
+    assert int(short.tokens.mask.sum()) == 1
+    assert (red.text, whole.text) == ("like both.mp4@0-2", "like both.mp4")
+    assert red.like == blue.like == whole.like
+    for query, name in ((red, "red"), (blue, "blue")):
+        alone = like_query(model, ClipRange(tmp_path / f"{name}.mp4"))
+        other = like_query(model, ClipRange(tmp_path / f"{'blue' if name == 'red' else 'red'}.mp4"))
+        near, far = (_likeness(query, item) for item in (alone, other))
+        assert near > far
+
+
+def _likeness(first: Query, second: Query) -> float:
+    one, two = (query.tokens.direction[0][query.tokens.mask[0]].mean(dim=0) for query in (first, second))
+    return float(torch.cosine_similarity(one, two, dim=0))
 
 
 def write_film(path: Path) -> None:

@@ -94,8 +94,9 @@ def _tell(report: IndexReport, library: str) -> None:
         # Stopped before anything was looked at.
         return
     parts = {
-        "indexed": report.indexed, "unchanged": report.unchanged, "moved": report.moved,
-        "already there at another path": report.duplicates, "bad": len(report.bad), "gone": report.gone,
+        "indexed": report.indexed, "unchanged": report.unchanged - report.still_bad, "moved": report.moved,
+        "already there at another path": report.duplicates, "bad": len(report.bad),
+        "bad as before (--retry tries them again)": report.still_bad, "gone": report.gone,
     }  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos found"
     typer.echo(f"{library}: {counts}; {report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video")

@@ -17,7 +17,7 @@ app = typer.Typer(help="Look after a library of indexed videos.", no_args_is_hel
 
 @app.command()
 def info(library: LibraryPlace = "library") -> None:
-    """What a library holds, as JSON."""
+    """What a library holds, as JSON; bad files with the reason."""
     from prota.library import upkeep
 
     typer.echo(json.dumps(upkeep.info(library), indent=2))

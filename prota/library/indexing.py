@@ -37,6 +37,8 @@ class IndexReport:
 
     indexed: int = 0
     unchanged: int = 0
+    still_bad: int = 0
+    """Of these, the ones that were bad before and are not tried again."""
     moved: int = 0
     duplicates: int = 0
     """Files whose content is in the library already, at another path."""
@@ -152,6 +154,7 @@ class Indexer:
                 known = self._records.get(str(found.path))
                 if known is not None and self._unchanged(known, found):
                     self.result.unchanged += 1
+                    self.result.still_bad += known.state == "bad"
                 else:
                     files.append(found)
                     self.result.bytes_new += found.size

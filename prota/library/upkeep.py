@@ -42,6 +42,7 @@ def info(folder: Where) -> dict[str, Any]:
         return {
             "folder": str(folder),
             "videos": {state: states[state] for state in ("indexed", "bad", "gone")},
+            "bad": {video.path: video.reason for video in videos if video.state == "bad"},
             "segments": store.count(),
             "hours": round(sum(seconds.values()) / 3600, 3),
             "bytes": store.folder.size(),

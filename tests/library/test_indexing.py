@@ -145,7 +145,7 @@ def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) 
     assert index(tmp_path / "lib", model, tmp_path / "v").gone == 1
     (tmp_path / "away.mp4").rename(paths["red-left"])
     report = index(tmp_path / "lib", model, tmp_path / "v")
-    assert (report.unchanged, report.indexed) == (1, 0)
+    assert (report.unchanged, report.still_bad, report.indexed) == (1, 0, 0)
     assert records(tmp_path / "lib") == {"red-left.mp4": "indexed"}
 
 
@@ -162,7 +162,7 @@ def test_bad_files_are_reported_remembered_and_tried_again_when_told(tmp_path: P
     odd.unlink()
     index(tmp_path / "lib", model, tmp_path / "v")
     again = index(tmp_path / "lib", model, tmp_path / "v")
-    assert (again.unchanged, again.bad) == (3, {})
+    assert (again.unchanged, again.still_bad, again.bad) == (3, 2, {})
     assert len(index(tmp_path / "lib", model, tmp_path / "v", retry=True).bad) == 2
     write_colour_clip(tmp_path / "v" / "broken.mp4", "blue", "top")
     assert index(tmp_path / "lib", model, tmp_path / "v").indexed == 1

@@ -33,6 +33,7 @@ def test_info_tells_what_is_there(tmp_path: Path) -> None:
     told = info(tmp_path)
     json.dumps(told)
     assert told["videos"] == {"indexed": 2, "bad": 1, "gone": 1}
+    assert told["bad"] == {"/films/c.mp4": "empty"}
     assert told["segments"] == 6
     assert told["hours"] == round(30 / 3600, 3)
     assert told["bytes"] == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -72,8 +73,10 @@ def serve(
     from prota.library.place import Place
     from prota.server.running import run
 
-    if not allow and not Place.of(library).exists("library.json"):
-        typer.echo(f"no library at {library} yet: make one with `prota index PATH --library {library}`", err=True)
+    # Storage that does not answer now may do so later.
+    with suppress(OSError, ValueError):
+        if not allow and not Place.of(library).exists("library.json"):
+            typer.echo(f"no library at {library} yet: make one with `prota index PATH --library {library}`", err=True)
     if ray is None:
         run(library, options)
         return

@@ -51,14 +51,15 @@ def _kept(path: Path, make: Callable[[Path], Index]) -> Index:
     # Taken first: if the file changes while it is read, the index is not used again.
     identity = _identity(path)
     key = (identity, make.__name__)
-    if key not in _last:
+    index = _last.get(key)
+    if index is None:
         index = make(path)
         # Several callers see the same arrays now.
         index.timeline.times.setflags(write=False)
         for other in [known for known in _last if known[0] != identity]:
             del _last[other]
         _last[key] = index
-    return _last[key]
+    return index
 
 
 def _identity(path: Path) -> tuple[Path, int, int]:

@@ -33,6 +33,19 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, 
     assert "Traceback" not in result.stderr
 
 
+def test_a_library_that_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is served from when it is made; but a mistyped folder never will be."""
+    started: list[object] = []
+    monkeypatch.setattr("prota.server.running.run", lambda library, options: started.append(library))
+    for arguments, said in (
+        ((), "no library at nowhere yet: make one with `prota index PATH --library nowhere`\n"),
+        (("--allow", tmp_path), ""),
+    ):
+        result = prota("serve", "-l", "nowhere", *arguments, cwd=tmp_path)
+        assert (result.returncode, result.stderr) == (0, said)
+    assert started == ["nowhere", "nowhere"]
+
+
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = prota("serve", "--port", taken.getsockname()[1], cwd=tmp_path)

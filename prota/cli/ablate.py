@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from prota.cli.options import INTERRUPTED, AllowMissing, ConfigFile, Device, Overrides
+from prota.cli.options import INTERRUPTED, AllowMissing, ConfigFile, Device, Overrides, show_table
 
 __all__ = ["ablate"]
 
@@ -25,15 +25,12 @@ def ablate(
     allow_missing: AllowMissing = 0,
 ) -> None:
     """Train and test the rows of an ablation table over seeds; the same command continues one that was stopped."""
-    from rich.console import Console
-
     from prota.cli.train import Display, StopRequest
     from prota.evaluation.ablation import ablation_table, run_table
     from prota.training.distributed import start_world
 
     world = start_world(device)
     stop = StopRequest()
-    console = Console()
     with Display(world.first, None) as display:
         results = run_table(
             table,
@@ -50,7 +47,7 @@ def ablate(
         )
     world.close()
     if world.first and results:
-        console.print(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
+        show_table(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
     if stop():
         typer.echo(f"stopped; the same command goes on from there ({out})", err=True)
         raise SystemExit(INTERRUPTED)

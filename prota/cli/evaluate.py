@@ -22,12 +22,12 @@ from prota.cli.options import (
     load_system,
     progress,
     require_data,
+    show_table,
 )
 from prota.settings import merge, parse_override
 
 if TYPE_CHECKING:
     from prota.evaluation.audit import Check
-    from prota.evaluation.passport import Passport
     from prota.training.distributed import World
 
 __all__ = ["evaluate"]
@@ -98,7 +98,7 @@ def evaluate(
                 # By its name alone, numpy would give it another.
                 np.save(file, measured.scored.scores.numpy())
         passport = evaluation.result(measured, normalisation, candidates)
-        _show(passport)
+        show_table(passport.table())
         if json_file is None and (checkpoint / "checkpoints.json").exists():
             name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
             json_file = checkpoint / "results" / name
@@ -158,15 +158,6 @@ def _processes(device: str) -> Iterator[World]:
         raise typer.Exit(1) from None
 
 
-def _show(passport: Passport) -> None:
-    """The result as a table, as wide as its numbers: half a number is none, in a file as in a narrow window."""
-    from rich.console import Console
-
-    table, console = passport.table(), Console()
-    needed = console.measure(table, options=console.options.update(width=1_000)).maximum
-    Console(width=max(console.width, needed)).print(table)
-
-
 def _report_audit(checks: list[Check]) -> None:
     for check in checks:
         typer.echo(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
@@ -181,7 +172,7 @@ def _evaluate_matrix(
 
     matrix, owners = read_matrix(path, targets)
     passport = matrix_result(matrix, owners, str(path), candidates, dsl)
-    _show(passport)
+    show_table(passport.table())
     if json_file is not None:
         passport.write(json_file)
         typer.echo(f"result: {json_file}")

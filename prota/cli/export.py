@@ -51,6 +51,8 @@ def export(
     for folder in (out.resolve(), *out.resolve().parents):
         if (folder / "checkpoints.json").exists():
             raise typer.BadParameter(f"{out} is in the folder of the run {folder}, which needs its files: give another")
+    if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
+        raise typer.BadParameter(f"{out} has other files in it: give a new folder")
     from prota.evaluation.report import find_checkpoint
     from prota.experiment import Experiment
     from prota.library.relevance import Relevance

@@ -62,7 +62,7 @@ def index(
         # Not before: Ray takes signals to itself when it connects.
         stop = StopRequest()
         report = opened.index(paths, options, display.show, stop, wait, work)
-    _tell(report, library)
+    _tell(report, library, "removed" if prune else "gone")
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
         raise SystemExit(INTERRUPTED)
@@ -87,7 +87,7 @@ def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker |
         yield partial(RayWork, device=device, decoders=workers)
 
 
-def _tell(report: IndexReport, library: str) -> None:
+def _tell(report: IndexReport, library: str, gone: str) -> None:
     for path, reason in sorted(report.bad.items()):
         typer.echo(f"bad: {_on_one_line(path)}: {reason}", err=True)
     if not (report.finished or report.found):
@@ -96,7 +96,7 @@ def _tell(report: IndexReport, library: str) -> None:
     parts = {
         "indexed": report.indexed, "unchanged": report.unchanged - report.still_bad, "moved": report.moved,
         "already there at another path": report.duplicates, "bad": len(report.bad),
-        "bad as before (--retry tries them again)": report.still_bad, "gone": report.gone,
+        "bad as before (--retry tries them again)": report.still_bad, gone: report.gone,
     }  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos found"
     typer.echo(f"{library}: {counts}; {report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video")

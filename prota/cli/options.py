@@ -15,6 +15,7 @@ from prota.models import shipped
 
 if TYPE_CHECKING:
     import torch
+    from rich.table import Table
 
     from prota.evaluation.report import SystemUnderTest
     from prota.experiment import Experiment
@@ -39,6 +40,7 @@ __all__ = [
     "load_system",
     "progress",
     "require_data",
+    "show_table",
     "with_address",
 ]
 
@@ -163,3 +165,12 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, note=note)
 
         yield update
+
+
+def show_table(table: Table) -> None:
+    """As wide as its numbers: half a number is none, in a file as in a narrow window."""
+    from rich.console import Console
+
+    console = Console()
+    needed = console.measure(table, options=console.options.update(width=1_000)).maximum
+    Console(width=max(console.width, needed)).print(table)

@@ -88,7 +88,7 @@ def read_file(place: Place, name: str) -> SmallFile | None:
     """None where there is no such file."""
     try:
         return place.read(name)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except LibraryError:
         raise

@@ -64,6 +64,21 @@ def clip_experiment(world_config: Path, clip_folder: Path, tmp_path: Path) -> Pa
     return path
 
 
+def test_it_is_not_strewn_among_other_files(tmp_path: Path) -> None:
+    toy_model().save_pretrained(tmp_path / "model")
+    write_clips(tmp_path / "videos", "red-left")
+    refused = prota("export", tmp_path / "model", tmp_path / "videos")
+    assert refused.returncode == 2
+    assert "has other files in it: give a new folder" in refused.stderr
+    assert [path.name for path in (tmp_path / "videos").iterdir()] == ["red-left.mp4"]
+    for _ in range(2):
+        said = succeeds("export", tmp_path / "model", tmp_path / "copy")
+    assert " MB as float32\n" in said
+    again = succeeds("export", tmp_path / "copy", tmp_path / "small", "--weights", "int8")
+    assert "rounding moves no row" in again
+    assert "rounding" not in succeeds("export", tmp_path / "small", tmp_path / "smaller", "--weights", "int8")
+
+
 def test_a_clip_is_searched_and_evaluated_without_training(clip_experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "zero-shot"
     arguments = ("export", clip_experiment, out, "--preset", "global-pooling")

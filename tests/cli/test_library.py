@@ -118,6 +118,7 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
         (["search", "-l", "LIB"], 2, "give either words, --queries FILE or --like CLIP"),
         (["search", "   ", "-l", "LIB"], 2, "the query is empty"),
         (["search", "red", "-l", "nowhere"], 1, "no library at nowhere: make one with `prota index PATH"),
+        (["search", "red", "-l", __file__], 1, f"no library at {__file__}: make one with `prota index PATH"),
         (["search", "red", "-l", "LIB", "--where", "colour = 3"], 1, "duration"),
         (["index", "nowhere", "-l", "LIB"], 1, "nowhere: no such file or folder"),
         (

@@ -113,7 +113,7 @@ class TestNames:
 
     def test_without_the_client_it_says_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(place_module, "find_spec", lambda name: None)
-        with pytest.raises(LibraryError, match=r"pip install 'prota\[s3\]'"):
+        with pytest.raises(LibraryError, match="pip install obstore boto3"):
             Store.open("s3://bucket/x")
         monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
         monkeypatch.setenv("AWS_PROFILE", "films")

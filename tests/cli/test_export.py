@@ -44,7 +44,7 @@ def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: P
 
 def test_a_model_folder_is_stored_anew(tmp_path: Path) -> None:
     toy_model().save_pretrained(tmp_path / "model")
-    (tmp_path / "out").mkdir()
+    toy_model(1).save_pretrained(tmp_path / "out")
     stored_relevance().save(tmp_path / "out")
     said = succeeds("export", tmp_path / "model", tmp_path / "out", "--weights", "float16")
     assert "calibrated relevance: none" in said

@@ -32,7 +32,7 @@ def export(
         list[str] | None,
         typer.Option(
             "--mean-with",
-            help="average the weights with those of this run or model from the same towers; may be repeated",
+            help="average the weights with those of this run, of the same towers and train.seed; may be repeated",
             show_default=False,
         ),
     ] = None,

@@ -174,14 +174,36 @@ def test_a_killed_average_goes_on_exactly(averaged: Path, world_config: Path, tm
     assert_same_run(tmp_path / "run", averaged)
 
 
+def learned(seed: int, *overrides: str) -> ProTA:
+    """The toy model after some learning, which went differently for each seed."""
+    made = toy_model(0, *overrides)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in made.parameters():
+            value.add_(0.3 * value.abs().mean() * torch.randn_like(value))
+    return made
+
+
 def test_the_mean_of_models_is_the_mean_of_their_weights() -> None:
-    models = [toy_model(seed) for seed in (1, 2, 3)]
-    expected = {name: sum(toy_model(n).state_dict()[name].double() for n in (1, 2, 3)) / 3 for name in state(models[0])}
+    models = [learned(seed) for seed in (1, 2, 3)]
+    expected = {name: sum(learned(n).state_dict()[name].double() for n in (1, 2, 3)) / 3 for name in state(models[0])}
     mean = mean_model(models)
     assert mean is models[0]
     for name, value in mean.state_dict().items():
         torch.testing.assert_close(value, expected[name].to(value.dtype), rtol=1e-6, atol=1e-7)
     assert_equal(state(mean_model([toy_model(4)])), state(toy_model(4)))
+
+
+def test_runs_of_two_seeds_have_no_mean() -> None:
+    """Their new layers began apart, so that half of each of two is none."""
+    first, other = learned(1), toy_model(0)
+    apart = toy_model(1)
+    with torch.no_grad():
+        other.video_encoder.temporal.load_state_dict(apart.video_encoder.temporal.state_dict())
+    before = state(first)
+    with pytest.raises(ValueError, match=r"did not begin from the same weights \(video_encoder\.temporal.*train\.seed"):
+        mean_model([first, learned(2), other])
+    assert_equal(state(first), before)
 
 
 def test_weights_that_mean_different_things_have_no_mean() -> None:
@@ -191,10 +213,10 @@ def test_weights_that_mean_different_things_have_no_mean() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             mean_model([toy_model(), toy_model(0, override)])
-    # Where they began does not matter, nor what was left out at random.
-    for override in ("encoder.logit_scale=30", "encoder.temporal_init=random", "encoder.drop_path=0.1"):
-        mean = mean_model([toy_model(), toy_model(1, override)])
-        torch.testing.assert_close(mean.logit_scale, (toy_model().logit_scale + toy_model(1, override).logit_scale) / 2)
+    # At which temperature they began does not matter, nor what was left out at random.
+    for override in ("encoder.logit_scale=30", "encoder.drop_path=0.1"):
+        mean = mean_model([toy_model(), learned(1, override)])
+        torch.testing.assert_close(mean.logit_scale, (toy_model().logit_scale + learned(1, override).logit_scale) / 2)
     # Unless it is a CLIP of another activation, which a transformer that begins as its copy takes over.
     copied = toy_model()
     for layer in copied.video_encoder.modules():

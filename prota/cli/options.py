@@ -167,10 +167,14 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
         yield update
 
 
-def show_table(table: Table) -> None:
-    """As wide as its numbers: half a number is none, in a file as in a narrow window."""
+def show_table(table: Table, narrowest: int | None = None) -> None:
+    """As wide as its numbers: half a number is none, in a file as in a narrow window.
+
+    One with a column that folds needs the width ``narrowest`` in a window, and all of it in a file, to be copied from.
+    """
     from rich.console import Console
 
     console = Console()
-    needed = console.measure(table, options=console.options.update(width=1_000)).maximum
-    Console(width=max(console.width, needed)).print(table)
+    if narrowest is None or not console.is_terminal:
+        narrowest = console.measure(table, options=console.options.update(width=1_000)).maximum
+    Console(width=max(console.width, narrowest)).print(table)

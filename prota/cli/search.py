@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName
+from prota.cli.options import Device, LibraryPlace, ModelName, show_table
 
 if TYPE_CHECKING:
     from prota.library.library import Library
@@ -140,16 +140,18 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     if not hits:
         console.print(f"nothing found for “{escape(query.text)}”")
         return
-    table = Table("", "moment", Column("video", overflow="fold"), "match", "score", title=f"“{escape(query.text)}”")
-    for place, hit in enumerate(hits, start=1):
+    place, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
+    video = Column("video", overflow="fold")
+    table = Table(place, moment, video, match, score, title=f"“{escape(query.text)}”")
+    for nth, hit in enumerate(hits, start=1):
         table.add_row(
-            str(place),
+            str(nth),
             f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
             "" if hit.relevance is None else f"{hit.relevance:.0%}",
             f"{hit.score:.3f}",
         )
-    console.print(table)
+    show_table(table, narrowest=60)
     if explain:
         for place, hit in enumerate(hits[:3], start=1):
             _explain(console, library, query, hit, place)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,6 +42,16 @@ def test_search_prints_moments(world: Path) -> None:
     said = succeeds("search", "red", "on", "the", "left", "-l", world / "lib", "-k", 2, "--device", "cpu")
     assert "“red on the left”" in said
     assert said.count(".mp4") == 2
+    # From a file a path can be copied, however long it is.
+    assert len([word for word in said.split() if Path(word).parent == world / "videos" and Path(word).exists()]) == 2
+
+
+def test_a_narrow_window_folds_paths_and_nothing_else(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    said = prota("search", "red", "-l", world / "lib", "--device", "cpu", COLUMNS="30")
+    assert said.stdout.count(" 0:00.0 – 0:01.2 ") == 3
+    assert "…" not in said.stdout
+    assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", said.stdout).splitlines())) == 60
 
 
 def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:

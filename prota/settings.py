@@ -98,7 +98,7 @@ def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
     if problem["type"] == "literal_error":
         allowed = map(str, get_args(section.model_fields[field].annotation))
         return [f"{field} = {given!r} is not allowed; allowed: {', '.join(allowed)}"]
-    message = str(problem["msg"]).removeprefix("Value error, ")
+    message = str(problem["msg"]).removeprefix("Value error, ").split(", unable to", 1)[0]
     if not field:
         return [message]
     return [f"{field} = {given!r} is not allowed; {message.replace('Input should be', 'allowed:')}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import sys
@@ -77,6 +78,10 @@ def main() -> None:
     # Before torch is loaded: its threads sleep between operations instead of spinning, which would take the cores from
     # the decoders that work beside them.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no quotation marks or bars shows others instead.
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
     try:
         # Of Ctrl-C typer makes this code.
         code = app(standalone_mode=False)
@@ -88,7 +93,7 @@ def main() -> None:
         # The project's own errors are ValueErrors and RuntimeErrors with a sentence; the first line says it all.
         if "PROTA_TRACEBACK" in os.environ:
             raise
-        _fail(first_line(error), 1)
+        _fail(_sentence(error), 1)
     except Exception as error:
         if "PROTA_TRACEBACK" in os.environ:
             raise
@@ -97,6 +102,15 @@ def main() -> None:
         # A command that goes on later says so, and exits by itself.
         _fail_once("interrupted; nothing that was there before is lost", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _sentence(error: Exception) -> str:
+    """What went wrong; of the system's errors, which are numbers and names, in the order of a sentence."""
+    if not isinstance(error, OSError) or error.strerror is None or not isinstance(error.filename, str):
+        return first_line(error)
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return f"{error.filename} cannot be a folder, there is a file of that name: give another"
+    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
 
 
 def _refuse(error: Any) -> NoReturn:

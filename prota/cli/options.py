@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +40,9 @@ __all__ = [
     "cores",
     "load_experiment",
     "load_system",
+    "print_json",
     "progress",
+    "read_lines",
     "require_data",
     "show_table",
     "with_address",
@@ -53,7 +57,7 @@ Overrides = Annotated[
     typer.Option("--set", "-s", metavar="SECTION.FIELD=VALUE", help="override a setting; may be repeated"),
 ]
 Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
-SplitName = Annotated[str, typer.Option(help="test, val or train")]
+SplitName = Annotated[Literal["test", "val", "train"], typer.Option(help="which split")]
 AllowMissing = Annotated[
     int, typer.Option(min=0, metavar="N", help="go on although up to N videos of a split are missing; recorded")
 ]
@@ -131,6 +135,23 @@ def load_system(
 def require_data(data: Path | None, overrides: list[str] | None) -> None:
     if data is None and overrides:
         raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
+
+
+def read_lines(file: Path) -> list[str]:
+    """Of a text file, or of standard input where it is ``-``."""
+    try:
+        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        return content.decode("utf-8-sig").splitlines()
+    except OSError as error:
+        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(f"{file} cannot be read: it is not UTF-8 ({error.reason})") from None
+
+
+def print_json(value: object, indent: int | None = None) -> None:
+    """Letters as they are where the output can hold them: a name with question marks would be another."""
+    holds_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+    typer.echo(json.dumps(value, indent=indent, ensure_ascii=not holds_all))
 
 
 def cores() -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from prota.cli.options import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,7 +55,7 @@ def plan(
     found = estimate(wanted)
     notes = advice(wanted, found)
     if as_json:
-        typer.echo(json.dumps(_record(wanted, found, notes), indent=2, ensure_ascii=False))
+        print_json(_record(wanted, found, notes), indent=2)
         return
     from rich.console import Console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, show_table
+from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_lines, show_table
 
 if TYPE_CHECKING:
     from prota.library.library import Library
@@ -33,7 +32,7 @@ def search(
         str | None,
         typer.Option(help="find what looks like a clip: clip.mp4@12-20 in seconds, or clip.mp4 (its middle)"),
     ] = None,
-    queries: Annotated[Path | None, typer.Option(help="file of queries, one a line, instead of words")] = None,
+    queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
     everything: Annotated[bool, typer.Option("--all", help="also show what is no good match")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="show which words matched which seconds")] = False,
@@ -50,15 +49,20 @@ def search(
     from prota.library.folder import read_library
     from prota.library.library import Library
     from prota.library.place import Place
+    from prota.library.records import LibraryError
     from prota.training.distributed import start_world
 
+    try:
+        clip = None if like is None else parse_clip(like)
+    except LibraryError as error:
+        raise typer.BadParameter(str(error)) from None
     # Where there is nothing to search, no model need be read to say so.
     read_library(Place.of(library))
     opened = Library.open(library, model, str(start_world(device).device))
     best: Hit | None = None
     for text in texts:
         searcher = opened.searcher
-        query = searcher.encode(text) if like is None else like_query(opened.model, parse_clip(like))
+        query = searcher.encode(text) if clip is None else like_query(opened.model, clip)
         if query.cut and not as_json:
             length = opened.model.text_encoder.length
             typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
@@ -67,7 +71,7 @@ def search(
         best = best or (hits[0] if hits else None)
         if as_json:
             answer = _as_dict(opened, query, hits, explain) | {"no_good_match": bool(found) and not hits}
-            typer.echo(json.dumps(answer, ensure_ascii=False))
+            print_json(answer)
         elif found and not hits:
             typer.echo(f"no good match for “{query.text}” (--all shows the {len(found)} nearest)")
         else:
@@ -81,17 +85,13 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
         raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
     if like is not None:
         return [like]
-    if file is None:
-        texts = [" ".join(words or [])]
-    else:
-        try:
-            texts = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise typer.BadParameter(f"{file} cannot be read: {error}") from None
+    texts = [" ".join(words or [])] if file is None else read_lines(file)
     from prota.library.search import has_words
 
     texts = [text for text in texts if has_words(text)]
     if not texts:
+        if file is not None:
+            raise typer.BadParameter(f"{file} has no query: write one a line, in words")
         raise typer.BadParameter("the query is empty: say in words what the moment shows")
     return texts
 
@@ -140,12 +140,12 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     if not hits:
         console.print(f"nothing found for “{escape(query.text)}”")
         return
-    place, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
+    number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
     video = Column("video", overflow="fold")
-    table = Table(place, moment, video, match, score, title=f"“{escape(query.text)}”")
-    for nth, hit in enumerate(hits, start=1):
+    table = Table(number, moment, video, match, score, title=f"“{escape(query.text)}”")
+    for place, hit in enumerate(hits, start=1):
         table.add_row(
-            str(nth),
+            str(place),
             f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
             "" if hit.relevance is None else f"{hit.relevance:.0%}",

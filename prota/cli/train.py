@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -52,7 +53,7 @@ def train(
     if result.finished:
         typer.echo(f"finished {result.steps} steps: {run}")
         typer.echo(_chosen(result.state))
-        typer.echo(f"evaluate it with: prota evaluate {run}")
+        typer.echo(f"evaluate it with: prota evaluate {shlex.quote(str(run))}")
     else:
         typer.echo(
             f"stopped at step {result.state.step} of {result.steps}, saved in {run}; "

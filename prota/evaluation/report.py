@@ -252,8 +252,8 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
 def _load_array(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is not a .npy file of plain numbers: {error}") from None
+    except (ValueError, EOFError):
+        raise ValueError(f"{path} is not a .npy file of plain numbers: write it with numpy.save") from None
 
 
 def matrix_result(scores: Tensor, targets: Tensor, source: str, candidates: Candidates, dsl: bool) -> Passport:

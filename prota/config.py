@@ -116,7 +116,7 @@ class DistributionConfig(Section):
         description="residual: f + W_mean(f), starting at f; plain: W_mean(f), as printed",
     )
     log_var_min: float = Field(-10.0, ge=-30, description="lower clamp of the log-variance")
-    log_var_max: float = Field(4.0, le=15, description="upper clamp of the log-variance")
+    log_var_max: float = Field(4.0, le=15, description="upper clamp; above 4, float32 scores lose digits")
     log_var_init: float = Field(-4.0, description="where the last bias of W_var starts")
 
     @model_validator(mode="after")

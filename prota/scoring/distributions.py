@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +29,28 @@ class TokenMlp(nn.Sequential):
         return result.to(values.dtype)
 
 
+class _Held(torch.autograd.Function):
+    """A clamp that can be left: outside of it, gradients count that lead back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, low: float, high: float) -> Tensor:
+        ctx.save_for_backward(values)
+        ctx.bounds = low, high
+        return values.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (values,), (low, high), (gradient,) = ctx.saved_tensors, ctx.bounds, gradients
+        # What is learned goes against the gradient.
+        outwards = ((values > high) & (gradient < 0)) | ((values < low) & (gradient > 0))
+        return gradient.masked_fill(outwards, 0), None, None
+
+
+def _held(values: Tensor, low: float, high: float) -> Tensor:
+    result: Tensor = _Held.apply(values, low, high)  # type: ignore[no-untyped-call]
+    return result
+
+
 class GaussianHead(nn.Module):
     """W^mean and W^var of one modality."""
 
@@ -50,12 +74,13 @@ class GaussianHead(nn.Module):
         """Eq. (9): μ = W^mean(f), σ² = exp W^var(f).
 
         Paper gap: printed, μ forgets the backbone's alignment at the start of training; ``residual`` adds f, with
-        W^mean starting at zero. log σ² is clamped and starts low, since at 0 the variances would swamp the means.
+        W^mean starting at zero. log σ² is clamped and starts low, since at 0 the variances would swamp the means; the
+        KL term brings back what went beyond the clamp.
         """
         values = tokens.embeddings
         mean: Tensor = self.mean(values)
         if self.config.mean == "residual":
             mean = values + mean
         log_var: Tensor = self.log_var(values)
-        log_var = torch.clamp(log_var, self.config.log_var_min, self.config.log_var_max)
+        log_var = _held(log_var, self.config.log_var_min, self.config.log_var_max)
         return TokenGaussians(mean, log_var, tokens.mask)

@@ -51,12 +51,12 @@ def wasserstein_squared(texts: PreparedTokens, videos: PreparedTokens, cosines: 
     """
     assert texts.spread is not None
     assert videos.spread is not None
-    # Only differences count: without what all spreads have in common, dot products of large ones cancel less.
-    common = videos.spread.detach().sum(dim=(0, 1)) / videos.mask.sum()
-    text_spread, video_spread = texts.spread - common, videos.spread - common
+    # In double precision: of large spreads that are alike, nearly everything cancels.
+    text_spread, video_spread = texts.spread.double(), videos.spread.double()
     text_norm = text_spread.square().sum(dim=-1)[:, None, :, None]
     video_norm = video_spread.square().sum(dim=-1)[None, :, None, :]
-    return 2 - 2 * cosines + text_norm + video_norm - 2 * pair_dot(text_spread, video_spread)
+    apart = text_norm + video_norm - 2 * pair_dot(text_spread, video_spread)
+    return 2 - 2 * cosines + apart.clamp(min=0).to(cosines.dtype)
 
 
 def token_similarity(texts: PreparedTokens, videos: PreparedTokens, cosines: Tensor, config: ScoreConfig) -> Tensor:

@@ -151,6 +151,23 @@ def test_eq_9_gaussian_head() -> None:
     close(clamped.log_var, torch.full((1, 3, 4), -4.0))
 
 
+@pytest.mark.parametrize("start", [-10.5, -9.0, 3.0, 4.5])
+def test_variances_learn_from_beyond_the_clamp(start: float) -> None:
+    """What went beyond it comes back where the loss asks for that, and goes no farther where it asks for more."""
+    tokens = Tokens(torch.randn(1, 3, 4), real(1, 3))
+    head = GaussianHead(4, DistributionConfig())
+    last = head.log_var[-1]
+    torch.nn.init.zeros_(last.weight)
+    torch.nn.init.constant_(last.bias, start)
+    inside = -10 <= start <= 4
+    # Against the gradient: this one makes variances larger.
+    (-head(tokens).log_var).sum().backward()
+    assert bool((last.bias.grad == (-3 if inside or start < -10 else 0)).all())
+    last.bias.grad = None
+    head(tokens).log_var.sum().backward()
+    assert bool((last.bias.grad == (3 if inside or start > 4 else 0)).all())
+
+
 def test_eq_10_wasserstein() -> None:
     # Means (1, 0) and (.6, .8): ‖Δμ‖² = .16 + .64 = .8. Variances (.1, .2) and (.4, .6): ‖Δσ²‖² = .09 + .16 = .25.
     texts = prepared(matrix([1.0, 0.0]), matrix([0.1, 0.2]))
@@ -167,6 +184,26 @@ def test_eq_10_wasserstein() -> None:
         # The root of zero is off by the root of its epsilon.
         torch.testing.assert_close(similarity, matrix(expected), rtol=0, atol=1.01e-6)
         assert float(similarity[0, 0]) == pytest.approx(expected[0], abs=1e-11)
+
+
+@pytest.mark.parametrize("level", [-10.0, -4.0, 3.99])
+def test_eq_10_keeps_its_digits_where_spreads_are_large_and_alike(level: float) -> None:
+    """In single precision the squares of such spreads, and the spreads of others beside them, would swallow them."""
+    torch.manual_seed(0)
+    texts = torch.exp(level + 1e-4 * torch.randn(2, 3, 512))
+    videos = torch.cat([torch.exp(level + 1e-4 * torch.randn(1, 4, 512)), torch.exp(torch.full((1, 4, 512), -4.0))])
+    texts.requires_grad_()
+    direction = torch.nn.functional.normalize(torch.randn(2, 7, 512), dim=-1)
+    sides = [
+        PreparedTokens(direction[:, at], spread, None, real(2, spread.shape[1]))
+        for at, spread in ((slice(3), texts), (slice(3, 7), videos))
+    ]
+    squared = wasserstein_squared(*sides, cosine_similarity(*sides))
+    apart = (texts.double()[:, None, :, None] - videos.double()[None, :, None, :, :]).square().sum(dim=-1)
+    expected = 2 - 2 * cosine_similarity(*sides).double() + apart
+    torch.testing.assert_close(squared.double(), expected, rtol=1e-6, atol=1e-6)
+    got, wanted = (torch.autograd.grad(value[:, 0].sum(), texts)[0] for value in (squared, expected))
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-9)
 
 
 def test_eq_10_deviation_is_the_true_wasserstein_distance() -> None:

@@ -46,10 +46,12 @@ def _tower_rates(
     for number, layer in enumerate(layers, start=1):
         yield f"{name}, layer {number}", layer, rate * decay ** (len(layers) - number)
     inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    # Parameters come in the order of the modules: embeddings, CLIP's first norm, layers, the last norm.
+    before = True
     for path, parameter in tower.named_parameters():
-        if id(parameter) not in inside:
-            # What comes after the last layer is a norm.
-            before = "embeddings" in path
+        if id(parameter) in inside:
+            before = False
+        else:
             yield f"{name}, {path}", parameter, rate * decay ** len(layers) if before else rate
 
 

@@ -28,6 +28,8 @@ __all__ = ["Calibration", "Fit", "Relevance", "calibrate", "features_of", "query
 _FILE = "relevance.safetensors"
 _BACKGROUND = 64
 _FEATURES, _UNCERTAINTY = 4, 2
+# Score and margin: a better one must never look like less of a match.
+_RISING = (0, 1)
 # Smaller libraries than this are not fitted to, and count as this: nearly everything is found in them.
 _SMALLEST = 8
 _BINS = 10
@@ -203,8 +205,20 @@ def _trials(
 
 def _fit(trials: _Trials, largest: int) -> Fit:
     low, high = (float(trials.features[:, _UNCERTAINTY].quantile(share)) for share in (0.01, 0.99))
-    fit = Fit(_logistic(trials.features, trials.right), 0.5, largest, (low, high))
+    fit = Fit(_rising(trials.features, trials.right), 0.5, largest, (low, high))
     return replace(fit, cutoff=_balanced_cutoff(fit.of(trials.features), trials))
+
+
+def _rising(features: Tensor, labels: Tensor) -> tuple[float, ...]:
+    """`_logistic`, but in what must not count against a match a slope is at least 0."""
+    used = list(range(features.shape[1]))
+    while True:
+        constant, *slopes = _logistic(features[:, used], labels)
+        falling = [feature for feature, slope in zip(used, slopes, strict=True) if feature in _RISING and slope < 0]
+        if not falling:
+            found = dict(zip(used, slopes, strict=True))
+            return (constant, *(found.get(feature, 0.0) for feature in range(features.shape[1])))
+        used.remove(falling[0])
 
 
 def _logistic(features: Tensor, labels: Tensor) -> tuple[float, ...]:

@@ -68,6 +68,8 @@ class BestSegments:
 
     segments: list[ScoredSegment]
     coverage: Coverage
+    searched: int
+    """How many segments there were to choose from; where a filter left many, all that the library has."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Searcher:
     def search(self, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
         """The k best moments, best first."""
         query = self.encode(query) if isinstance(query, str) else query
-        return self.moments(query, self.best_segments([query], k, where, exact)[0].segments, k)
+        return self.moments(query, self.best_segments([query], k, where, exact)[0], k)
 
     def best_segments(
         self, queries: Sequence[Query], k: int = 10, where: str | None = None, exact: bool = False
@@ -152,44 +154,45 @@ class Searcher:
         count = max(k, _LEAST_MOMENTS) * _SEGMENTS_PER_MOMENT
         found = self.finder.find(tokens, count, where, exact)
         for query, ranked in zip(queries, found.ranked, strict=True):
-            enough = BestSegments(self._segments(query, ranked), found.coverage)
+            enough = self._best(query, ranked, count, found.coverage)
             asked, got = count, len(ranked[0])
             # One long scene, or the clip that is the query itself, may have taken all the places.
             while got == asked < _MOST_SEGMENTS and len(find_moments(enough.segments, k)) < k:
                 asked *= _DEEPER
                 deeper = self.finder.find(query.tokens, asked, where, exact)
-                enough = BestSegments(self._segments(query, deeper.ranked[0]), deeper.coverage)
+                enough = self._best(query, deeper.ranked[0], asked, deeper.coverage)
                 got = len(deeper.ranked[0])
             best.append(enough)
         return best
 
-    def _segments(self, query: Query, ranked: Ranked) -> list[ScoredSegment]:
+    def _best(self, query: Query, ranked: Ranked, asked: int, coverage: Coverage) -> BestSegments:
         """What was found, without what is not there any more and what is the query itself."""
         rows, scores = ranked
         table = self.store.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
         columns = zip(table["video_id"], table["start"], table["end"], strict=True)
-        return [
+        segments = [
             ScoredSegment(int(row), video_id, start, end, float(score))
             for row, score, (video_id, start, end) in zip(rows, scores, columns, strict=True)
             if video_id in self._records and not _itself(query, video_id, start, end)
         ]
+        return BestSegments(segments, coverage, len(rows) if len(rows) < asked else self.store.count())
 
-    def moments(self, query: Query, segments: Sequence[ScoredSegment], k: int) -> list[Hit]:
+    def moments(self, query: Query, best: BestSegments, k: int) -> list[Hit]:
         """The k best moments of a query's best segments."""
-        hits = self._hits(query, find_moments(segments, k))
-        judged = self.judged(query, [hit.score for hit in hits])
+        hits = self._hits(query, find_moments(best.segments, k))
+        judged = self.judged(query, [hit.score for hit in hits], best.searched)
         return [replace(hit, relevance=value) for hit, value in zip(hits, judged, strict=True)]
 
     @torch.inference_mode()
-    def judged(self, query: Query, scores: Sequence[float]) -> list[float] | list[None]:
-        """The relevance of results with these scores, where there is a way to tell."""
+    def judged(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:
+        """The relevance of results with these scores among so many segments, where there is a way to tell."""
         if self.relevance is None or query.like is not None or not scores:
             return [None] * len(scores)
         if self._background is None:
             self._background = self.relevance.background.to(self.device)
         background = self.model.score(query.tokens, self._background)[0].cpu()
         uncertainty = float(query_uncertainty(query.tokens)[0])
-        return self.relevance.of(torch.tensor(scores), background, uncertainty, self.store.count())
+        return self.relevance.of(torch.tensor(scores), background, uncertainty, searched)
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""

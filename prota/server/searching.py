@@ -108,7 +108,7 @@ def answer(searcher: Searcher, query: Query, k: int, everything: bool, best: Bes
     ``best``: of `best_segments`, where they are known.
     """
     best = searcher.best_segments([query], k)[0] if best is None else best
-    found = searcher.moments(query, best.segments, k)
+    found = searcher.moments(query, best, k)
     good = searcher.good(found)
     shown = found if everything else good
     version = searcher.store.version
@@ -177,7 +177,7 @@ def timeline(view: View, video_id: str, query: Query | None) -> list[TimelineSeg
     judged: list[float] | list[None] = [None] * len(rows)
     if query is not None and view.searcher is not None:
         numbers = view.searcher.scores(query, rows)
-        scores, judged = numbers, view.searcher.judged(query, numbers)
+        scores, judged = numbers, view.searcher.judged(query, numbers, view.store.count())
     columns = zip(rows, table["start"], table["end"], scores, judged, strict=True)
     found = [
         TimelineSegment(segment=row, start=round(start, 3), end=round(end, 3), score=score, relevance=relevance)

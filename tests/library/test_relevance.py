@@ -8,7 +8,15 @@ import pytest
 import torch
 
 from prota.library.records import LibraryError
-from prota.library.relevance import Fit, Relevance, calibrate, features_of, query_uncertainty
+from prota.library.relevance import (
+    Fit,
+    Relevance,
+    _logistic,
+    _rising,
+    calibrate,
+    features_of,
+    query_uncertainty,
+)
 from prota.types import PreparedTokens
 
 
@@ -43,6 +51,24 @@ def test_without_a_signal_nothing_is_claimed() -> None:
     assert result.error < 0.06
     typical = features_of(scores.amax(dim=1), scores, uncertainty, 16)
     assert float(result.fit.of(typical).max()) < 0.5
+
+
+@pytest.mark.parametrize("against", [0, 1])
+def test_a_better_score_is_never_less_of_a_match(against: int) -> None:
+    """Where score or margin happen to go against the matches, as they may where a model is weak, they do not count."""
+    torch.manual_seed(0)
+    labels = torch.arange(400) % 2 == 0
+    features = torch.randn(400, 4)
+    features[:, 1 - against] += 2 * labels
+    features[:, against] -= labels + 0.0
+    _, *slopes = _rising(features, labels)
+    assert slopes[against] == 0
+    assert slopes[1 - against] > 1
+    # Otherwise it is the plain fit, to the last bit; what is no score may count against a match.
+    features[:, against] *= -1
+    features[:, 3] -= labels + 0.0
+    assert _rising(features, labels) == _logistic(features, labels)
+    assert _rising(features, labels)[4] < 0
 
 
 def test_the_margin_decides_and_not_the_level_of_a_query() -> None:

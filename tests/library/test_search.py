@@ -61,7 +61,7 @@ def test_queries_that_are_asked_together_find_what_they_find_alone(library: Libr
         queries = searcher.encode_all(texts)
         for text, query, best in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
             assert query.tokens.mask.all()
-            together, alone = searcher.moments(query, best.segments, 5), searcher.search(text, 5)
+            together, alone = searcher.moments(query, best, 5), searcher.search(text, 5)
             assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
             assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
             assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
@@ -162,6 +162,23 @@ def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
         assert values == sorted(values, reverse=True)
         assert mild.good(hits)[0] == hits[0]
     assert all(hit.relevance is None for hit in library.search("red on the left"))
+
+
+@pytest.mark.parametrize("exact_segments", [0, 1000])
+def test_a_filter_makes_a_small_library_of_a_large_one(library: Library, exact_segments: int) -> None:
+    """The best of few need not stand out as much as the best of many."""
+    with Store.open(library.folder) as store:
+        background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
+        # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
+        size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
+        searcher = Searcher(store, library.model, exact_segments, size)
+        whole = store.count()
+        one = store.segments(["video_id"])["video_id"].to_pylist()[0]
+        few = store.segments(["video_id"])["video_id"].to_pylist().count(one)
+        assert whole > 8
+        for where, searched in ((None, whole), (f"video_id = '{one}'", max(few, 8)), ("duration < 1000", whole)):
+            hits = searcher.search("red on the left", k=3, where=where)
+            assert hits[0].relevance == pytest.approx(1 / (1 + searched), rel=1e-5), where
 
 
 def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:

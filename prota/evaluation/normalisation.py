@@ -23,7 +23,8 @@ def dual_softmax(scores: Tensor, temperature: float = 100.0) -> tuple[Tensor, Te
 
     CAMoE's further factor, the number of queries, changes no rank and is left out. Float64, because the probabilities
     of poor matches vanish in float32 and would tie. A product with a probability turns the order of negative scores
-    round, so scores that are all negative are refused.
+    round: scores that are all negative are refused; a single query with no positive score is ranked the wrong way
+    round, as it is where the method was published.
     """
     _check("scores", scores)
     _check_temperature(temperature)

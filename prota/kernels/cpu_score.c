@@ -138,7 +138,9 @@ static void similarities(const vec *cosine, vec *similarity, int64_t count, cons
             similarity[i] = cosine[i] - 0.5f * similarity[i];
             continue;
         }
-        const vec squared = maximum(2.0f - 2.0f * cosine[i] + similarity[i], same(0)) + 1e-12f;
+        const vec distance = 2.0f - 2.0f * cosine[i] + similarity[i];
+        /* Unlike a maximum with 0, this keeps what is not a number. */
+        const vec squared = choose(distance < 0, same(0), distance) + 1e-12f;
         vec root = squared;
         for (int l = 0; l < LANES; l++) root[l] = __builtin_sqrtf(squared[l]);
         const vec start = same(settings->similarity == OFFSET ? settings->offset : 0);

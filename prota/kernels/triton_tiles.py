@@ -182,7 +182,8 @@ def gram_slope(cosines, scale, KERNELS: tl.constexpr):
 def similarity(values, offset, ROOT: tl.constexpr):
     """From 1 − W2²/2 (or the cosine) to s."""
     if ROOT:
-        return offset - tl.sqrt(tl.maximum(2 - 2 * values, 0.0) + ROOT_EPSILON)
+        # Unlike a maximum with 0, this keeps what is not a number.
+        return offset - tl.sqrt(tl.where(values > 1, 0.0, 2 - 2 * values) + ROOT_EPSILON)
     else:
         return values
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import subprocess
@@ -41,6 +42,27 @@ def test_each_backend_runs_when_it_is_asked_for_and_all_agree() -> None:
         assert ran == [backend]
     for scores in found[1:]:
         torch.testing.assert_close(scores, found[0], rtol=0, atol=2e-6)
+
+
+@needs_triton
+@pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])
+@torch.no_grad()
+def test_what_is_no_number_is_no_match(similarity: str) -> None:
+    """A video with a frame whose spread is NaN must not come first; the others keep their scores."""
+    head, texts, videos = prepared(similarity=similarity)
+    texts, videos = single(texts), single(videos)
+    whole = head.score(texts, videos, "reference")
+    assert videos.spread is not None
+    spread = videos.spread.clone()
+    spread[1, 0] = torch.nan
+    broken = dataclasses.replace(videos, spread=spread)
+    kept = [place for place in range(len(videos)) if place != 1]
+    for backend in ("reference", *(["cpu"] if COMPILED else [])):
+        scores = head.score(texts, broken, backend)
+        assert bool(scores[:, 1].isnan().all()), backend
+        torch.testing.assert_close(scores[:, kept], whole[:, kept], rtol=0, atol=2e-6)
+    # Here what all spreads have in common is taken from them first, so that it concerns all.
+    assert bool(head.score(texts, broken, "triton").isnan().all())
 
 
 @torch.no_grad()

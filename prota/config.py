@@ -204,6 +204,14 @@ class ScoreConfig(Section):
                 "weighting='normalised' divides by a sum that may be zero when weights have signs; "
                 "allowed with intra='none' or dot-product inter weights: literal"
             )
+        widest = self.bandwidth_value * 2 ** (self.kernels - self.kernels // 2)
+        kernels = self.gram == "gaussian" and self.weights == "intra+inter"
+        # Of opposite tokens, 4 apart, the widest kernel is then e^-80, and float32 ends at e^-87.
+        if self.weighting == "normalised" and kernels and widest < 0.05:
+            raise ValueError(
+                f"bandwidth_value={self.bandwidth_value} leaves nothing to divide by of tokens that are far apart; "
+                f"allowed with weighting='normalised': from {0.05 * self.bandwidth_value / widest:g}"
+            )
         return self
 
 

@@ -106,6 +106,11 @@ def test_building_leaves_the_tables_alone() -> None:
         ),
         (lambda: ScoreConfig(weighting="normalised", intra="none"), "weighting='normalised' divides by a sum"),
         (lambda: ScoreConfig(weighting="normalised", gram="dot"), "weighting='normalised' divides by a sum"),
+        (
+            lambda: ScoreConfig(weighting="normalised", bandwidth_value=0.006),
+            "bandwidth_value=0.006 leaves nothing to divide by of tokens that are far apart; "
+            "allowed with weighting='normalised': from 0.00625",
+        ),
         (lambda: ScoreConfig(aggregation="pooling"), "aggregation='pooling' has no use for similarity='squared'"),
         (lambda: Config.build("dpa", overrides=["loss.beta=0.1"]), "loss.beta=0.1 needs token Gaussians"),
         (lambda: Config.build("dpa", overrides=["loss.eta=0.1"]), "loss.eta=0.1 needs token Gaussians"),

@@ -368,3 +368,18 @@ def test_autocast_leaves_explanations_alone() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         explanation = head.explain(text, video)
     assert explanation.score == pytest.approx(head.score(text, video).item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("kernels", "least"), [(1, 0.025), (5, 0.00625), (16, 0.05 / 256)])
+def test_normalised_weights_of_opposite_tokens_are_weights(kernels: int, least: float) -> None:
+    """With the narrowest kernels that are allowed, in single precision: the score is that of uniform weights."""
+    config = ScoreConfig(weighting="normalised", similarity="cosine", kernels=kernels, bandwidth_value=least)
+    head = random_head(8, config).float()
+    direction = torch.nn.functional.normalize(torch.ones(1, 3, 8), dim=-1).requires_grad_()
+    texts, videos = (head_of(Tokens(value, torch.ones(1, 3, dtype=torch.bool))) for head_of, value in (
+        (head.prepare_texts, direction), (head.prepare_videos, -direction)
+    ))  # fmt: skip
+    found = head.score(texts, videos, "reference")
+    assert float(found.detach()) == pytest.approx(-1, abs=1e-4)
+    (gradient,) = torch.autograd.grad(found.sum(), direction)
+    assert bool(gradient.isfinite().all())

@@ -162,7 +162,7 @@ class Trainer:
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
         """Train to the end, or until asked to stop; either way everything is saved."""
         state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
-        if state.missing not in ({}, self.missing):
+        if state.missing != self.missing and state.missing.keys() == self.missing.keys():
             raise ValueError(
                 f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
                 "it would not go on as it began; use the frame cache as it was, or another --out folder"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,26 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         write_atomically(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_disk_before_its_name_and_its_name_before_anyone_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def flushed(descriptor: int) -> None:
+        done.append(f"flush {'folder' if stat.S_ISDIR(os.fstat(descriptor).st_mode) else 'file'}")
+        fsync(descriptor)
+
+    def named(source: Path, target: Path) -> None:
+        done.append("name")
+        replace(source, target)
+
+    monkeypatch.setattr("prota.files.os.fsync", flushed)
+    monkeypatch.setattr("prota.files.os.replace", named)
+    write_atomically(tmp_path / "file.json", "text")
+    assert done == ["flush file", "name", "flush folder"]
 
 
 def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:

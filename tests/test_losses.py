@@ -240,5 +240,6 @@ def test_wrong_input_is_refused() -> None:
         prota_loss(case.head.score(texts, videos), texts, videos, scale, LossConfig())
     points = Case.random(ScoreConfig(similarity="cosine"))
     texts, videos = points.head.prepare_texts(points.texts), points.head.prepare_videos(points.videos)
-    with pytest.raises(ValueError, match="need token Gaussians"):
-        prota_loss(points.head.score(texts, videos), texts, videos, scale, LossConfig())
+    for config in (LossConfig(), LossConfig(eta=0), LossConfig(beta=0)):
+        with pytest.raises(ValueError, match="need token Gaussians"):
+            prota_loss(points.head.score(texts, videos), texts, videos, scale, config)

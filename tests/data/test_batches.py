@@ -149,6 +149,11 @@ def test_jitter_draws_one_frame_of_each_stretch() -> None:
     assert rows(source, ["v1"], 7) == rows(source, ["v1"], 7)
 
 
+def test_without_jitter_training_sees_what_tests_see() -> None:
+    source = reader({"v1": 12}, "train.jitter=false", jitter=3)
+    assert [rows(source, ["v1"], epoch) for epoch in range(5)] == [rows(source, ["v1"])] * 5
+
+
 def test_training_may_draw_fewer_frames() -> None:
     source = reader({"v1": 4, "v2": 1}, "train.frames=2")
     drawn = [rows(source, ["v1"], epoch)[0] for epoch in range(30)]
@@ -192,12 +197,31 @@ def test_mixing_adds_frames_of_another_video_now_and_then() -> None:
     assert rows(reader({"v1": 4}, "train.mixing=0.5", split="val"), ["v1"]) == [[100, 101, 102, 103]]
 
 
+def test_no_video_is_a_stranger_to_itself() -> None:
+    lengths = {f"v{n}": 4 for n in range(1, 4)}
+    diluted = reader(lengths, "data.dilution=2")
+    mixing = reader({"v1": 4, "v2": 4}, "train.mixing=1")
+    for name in lengths:
+        assert {frame // 100 for frame in rows(diluted, [name])[0]} == {1, 2, 3}
+    for epoch in range(20):
+        assert {frame // 100 for frame in rows(mixing, ["v1"], epoch)[0]} == {1, 2}
+
+
+def test_fewer_frames_of_a_video_are_those_in_the_middle_of_its_stretches() -> None:
+    (frames,) = rows(reader({"v1": 4, "v2": 4}, "data.dilution=1"), ["v1"])
+    assert sorted(frame % 100 for frame in frames if frame // 100 == 1) == [1, 3]
+    (frames,) = rows(reader({"v1": 4, "v2": 4, "v3": 4, "v4": 4}, "data.dilution=3"), ["v1"])
+    assert [frame % 100 for frame in frames] == [2, 2, 2, 2]
+
+
 def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
     assert open_cache(Experiment.load(world_config)).plan == CachePlan(4, 1, 32)
     with pytest.raises(DataError, match=r"data\.cache_size=64, but the frame cache .* was filled with 32; allowed: 32"):
         open_cache(Experiment.load(world_config, ["data.cache_size=64"]))
     with pytest.raises(DataError, match=r"data\.max_seconds=30\.0, but the frame cache .* was filled with 0\.0"):
         open_cache(Experiment.load(world_config, ["data.max_seconds=30"]))
+    with pytest.raises(DataError, match=r"data\.cache_jitter=3, but the frame cache .* was filled with 1"):
+        open_cache(Experiment.load(world_config, ["data.cache_jitter=3"]))
     with pytest.raises(DataError, match=r"encoder\.picture=whole, but the frame cache .* was filled with centre"):
         open_cache(Experiment.load(world_config, ["encoder.picture=whole"]))
 

@@ -70,6 +70,20 @@ def test_nothing_wrong_is_complete(folder: Path) -> None:
     assert inventory.as_dict()["complete"] is True
 
 
+def test_a_leak_alone_is_enough_to_be_incomplete(folder: Path) -> None:
+    benchmark = Benchmark("mine", Split("train", (Item("fine", ("a car",)),)), None, TEST)
+    inventory = check(benchmark, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    assert inventory.shared == {"train+test": ["fine"]}
+    assert not any(split.unusable or split.one_file for split in inventory.splits)
+    assert not inventory.complete
+
+
+def test_a_caption_that_one_video_has_twice_is_no_riddle(folder: Path) -> None:
+    split = Split("test", (Item("fine", ("a car", "a car")), Item("good", ("a cat",))))
+    inventory = check(Benchmark("mine", None, None, split), DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    assert inventory.splits[0].identical_captions == 0
+
+
 def test_a_file_under_two_ids_is_a_leak(folder: Path) -> None:
     benchmark = Benchmark(
         "mine", Split("train", (Item("fine.mp4", ("x",)),)), Split("val", (Item("good.mp4", ("y",)),)), TEST

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from pathlib import Path
 
 import pytest
 
+from prota.data.benchmarks import LSMDC_FILES, SIZES, load_benchmark
 from prota.data.splits import Benchmark, DataError, Item, Split, examples, hold_back
+from prota.experiment import DataConfig
 
 
 def make(name: str, *ids: str) -> Split:
@@ -78,3 +81,26 @@ def test_holding_back_nothing_or_everything_is_refused(count: int) -> None:
 def test_examples_are_few() -> None:
     assert examples(["a", "b", "c"]) == "a, b, c"
     assert examples(iter("abcd")) == "a, b, c, …"
+
+
+def test_splits_of_benchmarks_have_the_published_sizes() -> None:
+    """As papers have them: a test list of another length gives figures that can be compared with nobody's."""
+    assert {
+        name: {split: " or ".join(map(str, sizes)) for split, sizes in splits.items()} for name, splits in SIZES.items()
+    } == {
+        "msrvtt-9k": {"train": "9000", "test": "1000"},
+        "msrvtt-7k": {"train": "7010", "test": "1000"},
+        "msrvtt-full": {"train": "6513", "val": "497", "test": "2990"},
+        "msvd": {"train": "1200", "val": "100", "test": "670"},
+        "lsmdc": {"train": "101079", "val": "7408", "test": "1000"},
+        "didemo": {"train": "8392 or 8395", "val": "1065", "test": "1004"},
+    }
+
+
+@pytest.mark.parametrize("columns", [5, 7])
+def test_a_line_of_lsmdc_with_another_number_of_columns_is_named(columns: int, tmp_path: Path) -> None:
+    """With a tab in it, a sentence would lose its beginning in silence."""
+    line = "\t".join(["m_00.1-00.2", *("0" for _ in range(columns - 2)), "SOMEONE sits."])
+    (tmp_path / LSMDC_FILES["test"]).write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=f"line 1: {columns} tab-separated columns; LSMDC has 6"):
+        load_benchmark(DataConfig(benchmark="lsmdc", annotations=str(tmp_path)))

@@ -252,3 +252,38 @@ def test_wrong_input_is_refused() -> None:
         audit(lambda texts, videos: torch.zeros(1), 60, 60)
     with pytest.raises(ValueError, match="sample = 2"):
         audit(Features().honest, 5, 5, sample=2)
+
+
+def test_one_pair_without_a_number_is_one_too_many() -> None:
+    def broken(texts: Sequence[int], videos: Sequence[int]) -> Tensor:
+        here = torch.tensor([[text == 4 and video == 9 for video in videos] for text in texts])
+        return Features().honest(texts, videos).masked_fill(here, float("nan"))
+
+    assert FINITE in failures(audit(broken, SIZE, SIZE))
+
+
+def test_a_score_that_is_a_number_only_in_company_is_a_leak() -> None:
+    """The spread over a batch of one is NaN, which is no small difference but the largest of all."""
+
+    def standardised_by_column(texts: Sequence[int], videos: Sequence[int]) -> Tensor:
+        honest = Features().honest(texts, videos)
+        variance = (honest - honest.mean(dim=0)).square().sum(dim=0) / (len(texts) - 1)
+        return honest if len(texts) > 1 else honest / variance.sqrt()
+
+    found = failures(audit(standardised_by_column, SIZE, SIZE))
+    assert SINGLE in found
+    assert not {TEXTS, VIDEOS, SUB} & found
+
+
+def test_of_as_many_texts_as_videos_true_pairs_are_shown_together() -> None:
+    """A sample of either side alone would seldom have a text and its own video, and a leak between them not show."""
+    shown: list[tuple[list[int], list[int]]] = []
+
+    def watched(texts: Sequence[int], videos: Sequence[int]) -> Tensor:
+        shown.append((list(texts), list(videos)))
+        return Features().honest(texts, videos)
+
+    audit(watched, SIZE, SIZE, sample=8)
+    texts, videos = shown[0]
+    assert len(texts) == 8
+    assert texts == videos

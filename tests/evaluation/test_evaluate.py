@@ -23,6 +23,7 @@ from torch import multiprocessing
 
 from prota import Config, ProTA
 from prota.cli import main
+from prota.data.batches import FrameBatch
 from prota.data.splits import Item, Split
 from prota.evaluation import evaluate, report
 from prota.evaluation.report import Evaluation, Measured, SystemUnderTest
@@ -60,6 +61,38 @@ def test_a_model_is_left_as_it_was_where_scoring_fails(training: bool) -> None:
     with pytest.raises(OSError, match="the disk is gone"):
         evaluate.score_split(model, Broken(), split)  # type: ignore[arg-type]
     assert model.training == training
+
+
+class Clips:
+    """A reader of made-up pictures, which notes in what mode the model was that asked for them."""
+
+    def __init__(self, model: ProTA) -> None:
+        self.model, self.training = model, list[bool]()
+
+    def read(self, video_ids: list[str]) -> FrameBatch:
+        self.training.append(self.model.training)
+        frames = torch.randint(0, 256, (len(video_ids), 2, 32, 32, 3), dtype=torch.uint8)
+        return FrameBatch(frames, torch.ones(len(video_ids), 2, dtype=torch.bool))
+
+
+def test_each_caption_belongs_to_its_video_however_many_it_has() -> None:
+    model = ProTA.from_config(Config.build("prota", "toy"))
+    split = Split("test", (Item("a", ("one", "two", "three")), Item("b", ("four",)), Item("c", ("five", "six"))))
+    scored = evaluate.score_split(model, Clips(model), split)  # type: ignore[arg-type]
+    assert scored.video_of_text.tolist() == [0, 0, 0, 1, 2, 2]
+    assert scored.scores.shape == (6, 3)
+    # Row by row as a caption alone is scored.
+    alone = evaluate.score_texts(model.eval(), ["five"], scored.videos)
+    torch.testing.assert_close(scored.scores[4:5], alone)
+
+
+def test_a_model_in_training_is_scored_as_it_will_be_used() -> None:
+    """Layers that are dropped at random in training would make its validation a matter of luck."""
+    model = ProTA.from_config(Config.build("prota", "toy")).train()
+    reader = Clips(model)
+    evaluate.score_split(model, reader, Split("val", (Item("a", ("a red ball",)),)))  # type: ignore[arg-type]
+    assert reader.training == [False]
+    assert model.training
 
 
 def evaluation(name: str, folder: Path, config: Path) -> Evaluation:

@@ -139,3 +139,11 @@ def test_wrong_input_is_refused() -> None:
         query_bank(torch.rand(2, 2), torch.rand(2, 3))
     with pytest.raises(ValueError, match="bank_scores must be a matrix"):
         query_bank(torch.rand(2, 2), torch.rand(0, 2))
+
+
+def test_who_names_no_temperature_gets_the_published_one() -> None:
+    """CAMoE's 100 and QB-Norm's 20: `--normalisation` offers no other, so what is reported hangs on these."""
+    scores, bank = torch.rand(4, 5), torch.rand(6, 5)
+    for usual, given in zip(dual_softmax(scores), dual_softmax(scores, temperature=100.0), strict=True):
+        assert torch.equal(usual, given)
+    assert torch.equal(query_bank(scores, bank), query_bank(scores, bank, temperature=20.0))

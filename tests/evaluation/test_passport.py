@@ -118,6 +118,7 @@ def damaged(text: str, **changes: Any) -> str:
         ({"version": 2}, "format version 2, this prota reads version 1"),
         ({"split_hash": "REMOVE"}, "split_hash: .*required"),
         ({"queries": "many"}, "queries: .*valid integer"),
+        ({"queries": "20"}, "queries: .*valid integer"),
         ({"surprise": 1}, "surprise: "),
         ({"metrics": {}}, "metrics must have text_to_video and video_to_text"),
         ({"intervals": {"sideways": {}}}, "allowed: text_to_video, video_to_text"),

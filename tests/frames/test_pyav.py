@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -200,3 +201,41 @@ def test_a_timeline_that_came_from_decoding_is_kept_too(
     assert len(scans) == 2, "packets, then pictures, and no third time"
     with pytest.raises(ValueError, match="read-only"):
         timeline.times += np.float64(1.0)
+
+
+def damage(path: Path, number: int) -> Path:
+    """Zeros in the middle of one packet."""
+    with av.open(str(path)) as file:
+        packets = [packet for packet in file.demux(file.streams.video[0]) if packet.size]
+        start = packets[number].pos + packets[number].size // 2
+    data = bytearray(path.read_bytes())
+    data[start : start + 12] = bytes(12)
+    path.write_bytes(data)
+    return path
+
+
+def test_a_broken_frame_on_the_way_to_another_is_an_error(tmp_path: Path) -> None:
+    """It may be made of the damaged one, which the decoder would paint over in silence."""
+    options = {"g": "30", "bf": "0", "sc_threshold": "1000000000"}
+    path = damage(write_clip(tmp_path / "clip.mkv", codec="mpeg2video", noise=True, options=options), 12)
+    decode_frames(path, [3], backend="pyav")
+    with pytest.raises(DecodeError, match="could be read"):
+        decode_frames(path, [20], backend="pyav")
+
+
+def test_a_frame_that_the_decoder_calls_damaged_is_not_given_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_clip(tmp_path / "clip.mp4")
+    stamps = pyav.frame_index(path).pts
+    assert stamps is not None
+    real = pyav._pictures
+
+    def pictures(*arguments: Any) -> Iterator[Any]:
+        for frame in real(*arguments):
+            yield SimpleNamespace(pts=frame.pts, is_corrupt=True) if frame.pts == stamps[5] else frame
+
+    monkeypatch.setattr(pyav, "_pictures", pictures)
+    decode_frames(path, [4, 6], backend="pyav")
+    with pytest.raises(DecodeError, match="a frame that was asked for is damaged"):
+        decode_frames(path, [4, 5], backend="pyav")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,30 @@ def test_leftovers_are_removed_and_shards_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.json", "shard-00000.npy"]
     assert shard_problem(tmp_path, "shard-00000", 5, 4) is None
     assert "not what its index says" in str(shard_problem(tmp_path, "shard-00000", 6, 4))
+
+
+def test_a_shard_gets_its_name_when_all_of_it_is_on_disk_and_its_index_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def flushed(descriptor: int) -> None:
+        name = Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
+        done.append("flush " + ("folder" if name == tmp_path.name else "pictures" if "npy" in name else "index"))
+        fsync(descriptor)
+
+    def named(source: Path, target: Path) -> None:
+        done.append(f"name {target.name}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "replace", named)
+    fill(tmp_path, [2])
+    assert done == [
+        *("flush pictures", "name shard-00000.npy", "flush folder"),
+        *("flush index", "name shard-00000.json", "flush folder"),
+    ]
 
 
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,17 @@ def test_two_stretches_of_one_video_are_two_moments() -> None:
     assert [(moment.start, moment.end) for moment in moments] == [(0, 12), (60, 72)]
 
 
+def test_a_segment_between_two_moments_widens_neither_into_the_other() -> None:
+    # The one at 6 s is too weak for the first moment and would do for the second, but the first has its beginning.
+    moments = find_moments(scored(("a", 0, 1.0), ("a", 12, 0.5), ("a", 6, 0.49)), 5)
+    assert [(moment.start, moment.end) for moment in moments] == [(0, 12), (12, 24)]
+
+
+def test_exactly_nine_tenths_are_enough() -> None:
+    (moment,) = find_moments(scored(("a", 0, 1.0), ("a", 6, 0.9)), 5)
+    assert (moment.start, moment.end) == (0, 18)
+
+
 def test_negative_scores_join_too() -> None:
     moments = find_moments(scored(("a", 0, -0.10), ("a", 6, -0.105), ("a", 12, -0.2)), 5)
     assert [(moment.start, moment.end) for moment in moments] == [(0, 18)]

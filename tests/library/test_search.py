@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from prota.library import search as searching
-from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
+from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES, RowFinder
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
@@ -96,6 +96,23 @@ def test_a_moment_is_as_long_whoever_asks_for_more(library: Library) -> None:
         assert [(hit.row, hit.start, hit.end) for hit in library.search("red on the left", k=k)] == most[:k]
 
 
+def test_who_asks_for_one_moment_has_it_chosen_from_as_many_segments(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scene may go on for longer than the few segments that one moment would be given."""
+    asked: list[int] = []
+    real = RowFinder.find
+
+    def noted(finder: RowFinder, tokens: Any, count: int, *others: Any) -> Any:
+        asked.append(count)
+        return real(finder, tokens, count, *others)
+
+    monkeypatch.setattr(RowFinder, "find", noted)
+    for k in (1, 24, 25):
+        library.search("red on the left", k=k)
+    assert asked == [24 * 8, 24 * 8, 25 * 8]
+
+
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
     with Store.open(library.folder) as store:
@@ -118,6 +135,27 @@ def test_odd_queries(library: Library) -> None:
     assert not library.searcher.encode("a word").cut
     with pytest.raises(LibraryError, match="1 or more"):
         library.search("a word", k=0)
+
+
+def test_only_what_is_longer_than_the_model_reads_is_cut(library: Library) -> None:
+    encoder = library.model.text_encoder
+    around = len(encoder.tokenizer.pieces("a", 10_000)) - 1
+    assert not library.searcher.encode("a " * (encoder.length - around)).cut
+    assert library.searcher.encode("a " * (encoder.length - around + 1)).cut
+
+
+def test_a_copy_that_is_there_speaks_for_one_that_is_gone(tmp_path: Path) -> None:
+    first = write_clips(tmp_path / "v" / "a", "red-left")["red-left"]
+    second = tmp_path / "v" / "b" / "red-left.mp4"
+    second.parent.mkdir()
+    second.write_bytes(first.read_bytes())
+    library = Library.open(tmp_path / "lib", toy_model())
+    options = IndexOptions(SegmentPlan(frames=4))
+    library.index(tmp_path / "v", options)
+    assert [hit.video.path for hit in library.search("red")] == [str(first)]
+    first.unlink()
+    library.index(tmp_path / "v", options)
+    assert [hit.video.path for hit in library.search("red")] == [str(second)]
 
 
 def test_videos_whose_files_are_gone_are_not_found(tmp_path: Path) -> None:
@@ -194,7 +232,9 @@ def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.Mon
         searcher = Searcher(store, library.model, exact_segments=0)
         everything = searcher.search("red on the left")
         assert searcher.search("red on the left", where="duration < 1000") == everything
-    assert asked == [CANDIDATES, FILTERED_CANDIDATES]
+        # Who asks for many needs more to choose from: twice as many segments as their moments are made of.
+        searcher.search("red on the left", k=100)
+    assert asked == [CANDIDATES, FILTERED_CANDIDATES, 2 * 8 * 100]
 
 
 def test_a_library_remembers_a_model_folder_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,6 +288,26 @@ class TestMerge:
         merge(ours, [theirs])
         assert info(ours)["version"] == before
 
+    def test_of_a_file_that_could_not_be_read_the_other_librarys_record_counts(self, tmp_path: Path) -> None:
+        """What was never read has no content to be known by, and is no second file of that name."""
+        unread = video("a", 0, state="bad", reason="took too long")
+        unread = replace(unread, video_id=f"unread:{unread.path}")
+        ours, theirs = tmp_path / "ours", fill(tmp_path / "theirs", "a")
+        with Store.create(ours, STAMP) as store:
+            store.update([unread])
+        with Store.open(theirs) as store:
+            whole = store.videos()
+        merge(ours, [theirs])
+        for folder, other in ((ours, theirs), (theirs, ours)):
+            with Store.open(folder) as store:
+                assert store.videos() == whole
+            merge(folder, [other])
+        with Store.create(tmp_path / "third", STAMP) as store:
+            store.update([unread])
+        merge(theirs, [tmp_path / "third"])
+        with Store.open(theirs) as store:
+            assert store.videos() == whole
+
     def test_another_model_is_refused_before_anything_is_taken_in(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "a"), fill(tmp_path / "theirs", "b")
         other = fill(tmp_path / "other", "c", stamp=replace(STAMP, name="big", fingerprint="cd" * 32))

@@ -221,3 +221,22 @@ def test_eq_11_probabilistic_score() -> None:
     spread = (texts.spread - videos.spread).square().sum().item()
     gram = sum(math.exp(-2 / bandwidth) for bandwidth in (0.5, 1, 2, 4, 8)) / 5
     close(head.score(texts, videos), matrix([(1 - (2 + spread) / 2) * gram]).detach())
+
+
+def test_frames_that_nearly_cancel_are_pooled_to_a_unit_vector_too() -> None:
+    # (.6, .8) and (.6, −.8) sum to (1.2, 0); (.28, .96) and (.28, −.96) to (.56, 0), shorter than any of them.
+    head = ScoreHead(2, ScoreConfig(similarity="cosine", aggregation="pooling"), DistributionConfig())
+    text = head.prepare_texts(Tokens(matrix([2, 0])[None], real(1, 1)))
+    for x, y in ((0.6, 0.8), (0.28, 0.96)):
+        video = head.prepare_videos(Tokens(matrix([x, y], [x, -y])[None], real(1, 2)))
+        close(head.reference_score(text, video), matrix([1.0]))
+
+
+def test_large_spreads_that_hardly_differ_keep_their_distance_in_single_precision() -> None:
+    spread = 50 + 0.01 * torch.rand(2, 3, 16, dtype=torch.float64)
+    direction = torch.nn.functional.normalize(torch.randn(2, 3, 16, dtype=torch.float64), dim=-1)
+    one, other = (prepared(direction[side], spread[side]) for side in (0, 1))
+    exact = wasserstein_squared(one, other, cosine_similarity(one, other))
+    one, other = one.to(torch.float32), other.to(torch.float32)
+    found = wasserstein_squared(one, other, cosine_similarity(one, other))
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)

@@ -4,16 +4,54 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
+from prota.server import jobs as module
+from prota.server.jobs import Jobs, order_for
+from prota.server.problems import ProblemError
 from tests.library.worlds import toy_model, write_clips
 from tests.server.worlds import World, client_of, make_world, wait_until
 
 JOBS = "/api/v1/jobs"
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
+    """Jobs of which none ever begins."""
+    begin = threading.Event()
+    monkeypatch.setattr(Jobs, "_do", lambda *_: begin.wait())
+    jobs = Jobs(order_for(tmp_path / "library", None, "cpu", (os.path.realpath(tmp_path),), 1.0), lambda: None)
+    yield jobs
+    begin.set()
+    jobs.close()
+
+
+def test_only_so_many_jobs_may_wait(waiting: Jobs, tmp_path: Path) -> None:
+    first, *_ = [waiting.add(str(tmp_path)) for _ in range(module._MOST_WAITING)]
+    with pytest.raises(ProblemError, match="too many jobs are waiting") as caught:
+        waiting.add(str(tmp_path))
+    assert (caught.value.status, caught.value.headers) == (503, {"Retry-After": "30"})
+    waiting.cancel(first.id)
+    assert waiting.add(str(tmp_path)).state == "waiting"
+
+
+def test_jobs_that_have_ended_are_not_remembered_for_ever(
+    waiting: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 3)
+    oldest = waiting.add(str(tmp_path))
+    for _ in range(10):
+        waiting.cancel(waiting.add(str(tmp_path)).id)
+    newest = waiting.add(str(tmp_path))
+    assert len(waiting.all()) == 4
+    assert waiting.all()[0] is newest
+    assert waiting.get(oldest.id) is oldest, "it still waits"
 
 
 def add(client: TestClient, path: Path | str) -> dict[str, Any]:

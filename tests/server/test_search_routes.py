@@ -6,6 +6,7 @@ import io
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from prota.library.library import Library
+from prota.server import search_routes
+from prota.server.schemas import Answer
+from prota.server.searching import answer
 from tests.server.worlds import World, client_of, index, make_world, wait_until
 from tests.small_world import write_colour_clip
 
@@ -118,6 +122,21 @@ def test_answers_are_kept_until_the_library_changes(tmp_path: Path) -> None:
         assert client.get("/api/v1/explain", params=old).status_code == 404
 
 
+def test_an_answer_of_a_part_of_the_library_is_not_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial = iter([True, False])
+
+    def answered(*arguments: Any) -> Answer:
+        return answer(*arguments).model_copy(update={"partial": next(partial)})
+
+    with client_of(world) as client:
+        monkeypatch.setattr(search_routes, "answer", answered)
+        found = [client.get("/api/v1/search", params={"q": "red"}).json()["partial"] for _ in range(3)]
+        metrics = client.get("/metrics").text
+    # The third is the second's.
+    assert found == [True, False, False]
+    assert "prota_partial_answers_total 1" in metrics
+
+
 def test_reasons_add_up(client: TestClient) -> None:
     moment = client.get("/api/v1/search", params={"q": "a red thing"}).json()["moments"][0]
     why = client.get("/api/v1/explain", params={"q": "a red thing", "segment": moment["segment"]}).json()
@@ -156,6 +175,20 @@ def test_more_like_a_moment(client: TestClient) -> None:
         == 413
     )
     assert client.post("/api/v1/search/like", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_what_stands_for_a_stretch_is_not_found_again(client: TestClient) -> None:
+    """Half a second is answered with the segment around it: its neighbours, which show the same, are no find."""
+    moments = client.get("/api/v1/search", params={"q": "white", "folder": "far", "k": 100}).json()["moments"]
+    (video,) = {moment["video"] for moment in moments if moment["title"] == "long"}
+    segments = client.get(f"/api/v1/videos/{video}/segments").json()
+    first, second = segments[:2]
+    assert second["start"] < first["end"]
+    wanted = {"video": video, "start": first["start"], "end": first["start"] + 0.5}
+    found = client.post("/api/v1/search/like", params={"k": 100}, json=wanted).json()
+    again = [moment for moment in found["moments"] if moment["video"] == video]
+    assert again
+    assert all(moment["start"] >= first["end"] for moment in again)
 
 
 def test_more_like_an_upload(client: TestClient, world: World, tmp_path: Path) -> None:

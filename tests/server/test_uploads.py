@@ -100,6 +100,29 @@ def test_sizes_are_limited_whatever_is_announced(world: World) -> None:
     assert left_over() == []
 
 
+def test_no_more_is_taken_in_than_is_allowed() -> None:
+    """Who announces no length could else fill the disk before anyone looks at the size."""
+    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    pieces = [head, *[b"0" * 2**16] * 40, b"\r\n--x--\r\n"]
+    taken = 0
+
+    async def receive() -> dict[str, object]:
+        nonlocal taken
+        taken += 1
+        return {"type": "http.request", "body": pieces[taken - 1], "more_body": taken < len(pieces)}
+
+    async def upload() -> None:
+        headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+        async with received(Request({"type": "http", "headers": headers}, receive), 2**17):
+            pass
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises(ProblemError, match="too large") as caught:
+        thread.submit(asyncio.run, upload()).result()
+    assert caught.value.status == 413
+    # Twice 64 KiB of the file, the room for what is around it, and the piece that was too much.
+    assert taken <= 5
+
+
 def test_who_sends_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
     pieces = itertools.chain([head], itertools.repeat(b"0"))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from prota import Config, ProTA
+from prota.experiment import Experiment
+from prota.files import publish
+from prota.settings import ConfigError
 from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder, TrainingState
 
@@ -220,3 +225,58 @@ def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, name: str, dama
     assert "\n" not in str(caught.value)
     path.write_bytes(whole)
     assert run.restore(model, optimiser, average) == TrainingState(1, 0)
+
+
+def test_a_checkpoint_gets_its_name_when_all_of_its_files_are_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, model, optimiser = make(tmp_path)
+    flushed: set[str] = set()
+    fsync, real = os.fsync, publish
+
+    def noted(descriptor: int) -> None:
+        flushed.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        fsync(descriptor)
+
+    def named(staging: Path, final: Path) -> None:
+        files = {path.name for path in staging.iterdir()}
+        assert {"model.safetensors", "optimiser.pt", "state.json"} <= files <= flushed
+        real(staging, final)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr("prota.training.checkpoint.publish", named)
+    assert run.save(model, optimiser, TrainingState(1, 0), best=True).is_dir()
+
+
+class Harmful:
+    """What runs code when it is read back without care."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_that_somebody_sent_runs_no_code(tmp_path: Path) -> None:
+    run, model, optimiser = make(tmp_path / "run")
+    folder = run.save(model, optimiser, TrainingState(1, 0), best=True)
+    torch.save({"state": Harmful(tmp_path / "harm")}, folder / "optimiser.pt")
+    with pytest.raises(ValueError, match=r"optimiser\.pt is damaged, or of another run"):
+        run.restore(model, optimiser)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_other_settings_are_refused_only_where_there_is_something_to_continue(tmp_path: Path) -> None:
+    """An attempt may have failed for its settings, before it saved anything: mended, it goes on in the same folder."""
+    run, model, optimiser = make(tmp_path)
+    first, second = (Experiment.build("dpa", "toy", [f"train.seed={seed}"]) for seed in (1, 2))
+    for asked in (first, second):
+        run.claim(asked)
+        assert run.experiment() == asked
+        run.release()
+    run.save(model, optimiser, TrainingState(1, 0), best=False)
+    with pytest.raises(ConfigError, match=r"other settings \(train\.seed: 2 → 1\)"):
+        run.claim(first)
+    run.release()
+    assert run.experiment() == second

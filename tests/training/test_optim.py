@@ -83,3 +83,8 @@ def test_the_schedule_rises_and_falls() -> None:
     rates = set_rates(optimiser, 0.5)
     assert rates["head"] == 5e-4
     assert {group["lr"] for group in optimiser.param_groups} == {5e-4, 5e-5, 5e-8}
+
+
+def test_the_moments_are_clips() -> None:
+    optimiser = make_optimiser(ProTA.from_config(Config.build("prota", "toy")), TrainConfig())
+    assert {(*group["betas"], group["eps"]) for group in optimiser.param_groups} == {(0.9, 0.98, 1e-6)}

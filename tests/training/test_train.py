@@ -209,6 +209,14 @@ def test_a_gradient_that_is_no_number_is_not_learned(world_config: Path, tmp_pat
     assert run.checkpoint("last") is None
 
 
+def test_gradients_and_the_temperature_keep_to_their_limits(world_config: Path, tmp_path: Path) -> None:
+    limits = ("train.clip_norm=0.01", "loss.max_logit_scale=2")
+    model = train(world_config, tmp_path / "run", *limits, stop_after=1).model
+    gradients = [value.grad.flatten() for value in model.parameters() if value.grad is not None]
+    assert float(torch.cat(gradients).norm()) == pytest.approx(0.01, rel=1e-3)
+    assert float(model.logit_scale.detach().exp()) <= 2 + 1e-6
+
+
 def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tmp_path: Path) -> None:
     saved = []
     experiment = Experiment.load(world_config, ["train.checkpoint_steps=6", "train.validate_epochs=3"])

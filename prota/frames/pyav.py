@@ -99,10 +99,11 @@ def _reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _pictures(path: Path, container: Any, stream: Any) -> Iterator[Any]:
+def _pictures(path: Path, container: Any, stream: Any, since: int | None = None) -> Iterator[Any]:
     """Decoded frames from where the container stands, not yet converted.
 
-    Errors before the first picture are passed over: a recording may start in the middle of a group of pictures.
+    Errors before the first picture are passed over: a recording may start in the middle of a group of pictures. After
+    a jump to the keyframe at ``since``, only those of pictures that are shown before it, and need what was left out.
     """
     count, reason = 0, ""
     for packet in container.demux(stream):
@@ -110,7 +111,7 @@ def _pictures(path: Path, container: Any, stream: Any) -> Iterator[Any]:
             frames = packet.decode()
         except _av().FFmpegError as error:
             reason = _reason(error)
-            if count:
+            if count or (since is not None and (packet.pts is None or packet.pts >= since)):
                 total = f" of {stream.frames}" if stream.frames else ""
                 raise DecodeError(f"{path}: only {count}{total} frames could be read: {reason}") from error
             continue
@@ -231,8 +232,6 @@ def read_frames(
     path: Path, index: Index, wanted: list[int], transform: Transform | None, threads: int
 ) -> list[Picture]:
     def keep(frame: Any) -> Picture:
-        if frame.is_corrupt:
-            raise DecodeError(f"{path}: a frame that was asked for is damaged")
         picture = frame.to_ndarray(format="rgb24")
         picture = picture[:, ::-1] if index.timeline.mirrored else picture
         return finished(np.rot90(picture, k=-index.timeline.rotation // 90), transform)
@@ -250,7 +249,7 @@ def _walk(
     path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Picture], threads: int, seek: bool
 ) -> list[Picture]:
     """Decode forward through the wanted frames, each recognised by its stamp; jump where a keyframe lies between."""
-    kept, position = list[Picture](), -1
+    kept, position, damaged = list[Picture](), -1, False
     with _opened(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
         for number in wanted:
@@ -259,10 +258,13 @@ def _walk(
                 continue
             before = index.keyframes[: np.searchsorted(index.keyframes, number, side="right")]
             if seek and index.pts is not None and len(before) and before[-1] > position + 1:
-                container.seek(int(index.pts[before[-1]]), stream=stream)
-                pictures = _pictures(path, container, stream)
+                start, damaged = int(index.pts[before[-1]]), False
+                container.seek(start, stream=stream)
+                pictures = _pictures(path, container, stream, start)
             for frame in pictures:
                 position = _position(path, index, frame, position)
+                # What comes after a damaged picture is built on it, up to the next keyframe.
+                damaged = frame.is_corrupt or (damaged and not frame.key_frame)
                 if position >= number:
                     break
             else:
@@ -271,6 +273,8 @@ def _walk(
             if position != number:
                 seconds = index.timeline.times[number]
                 raise NotShownError(f"{path}: the frame at {seconds:.3f} s is announced but never shown")
+            if damaged:
+                raise DecodeError(f"{path}: a frame that was asked for is damaged, or one that it is built on")
             kept.append(keep(frame))
     return kept
 

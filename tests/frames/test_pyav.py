@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,19 +224,62 @@ def test_a_broken_frame_on_the_way_to_another_is_an_error(tmp_path: Path) -> Non
         decode_frames(path, [20], backend="pyav")
 
 
+def write_moving(path: Path, codec: str) -> Path:
+    """A pattern that wanders and changes its colour, so that pictures are built on those before; a keyframe every 10."""
+    pattern = np.random.default_rng(0).integers(0, 255, (12, 12, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+    with av.open(str(path), "w") as file:
+        stream: Any = file.add_stream(codec, rate=10)
+        stream.width = stream.height = 96
+        stream.pix_fmt, stream.gop_size = "yuv420p", 10
+        for number in range(30):
+            picture = np.roll(pattern, 3 * number, axis=1).copy()
+            picture[..., 0] += np.uint8(5 * number)
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        file.mux(stream.encode(None))
+    return path
+
+
+@pytest.mark.parametrize(("codec", "number"), [("mpeg4", 15), ("libx264", 12)])
+def test_what_is_built_on_a_damaged_picture_is_not_given_away(codec: str, number: int, tmp_path: Path) -> None:
+    """Frames are asked for one at a time, with a jump to the keyframe before: what comes is whole, or an error."""
+    path = write_moving(tmp_path / "clip.mp4", codec)
+    whole = decode_frames(path, range(30), backend="pyav")[1]
+    assert pyav.frame_index(path).keyframes.tolist() == [0, 10, 20]
+    damage(path, number)
+    pyav._last.clear()
+    refused = []
+    for wanted in range(30):
+        try:
+            _, (found,) = decode_frames(path, [wanted], backend="pyav")
+        except DecodeError:
+            refused.append(wanted)
+        else:
+            np.testing.assert_array_equal(found, whole[wanted])
+    assert set(range(16, 20)) <= set(refused) <= set(range(10, 30))
+
+
 def test_a_frame_that_the_decoder_calls_damaged_is_not_given_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_clip(tmp_path / "clip.mp4")
-    stamps = pyav.frame_index(path).pts
-    assert stamps is not None
-    real = pyav._pictures
+    """Nor what comes after it; the next keyframe begins anew."""
+    path = write_clip(tmp_path / "clip.mp4", options={"g": "8", "bf": "0", "sc_threshold": "0"})
+    index = pyav.frame_index(path)
+    assert index.pts is not None
+    assert index.keyframes.tolist() == [0, 8, 16, 24]
+    stamp, real = index.pts[5], pyav._pictures
 
     def pictures(*arguments: Any) -> Iterator[Any]:
         for frame in real(*arguments):
-            yield SimpleNamespace(pts=frame.pts, is_corrupt=True) if frame.pts == stamps[5] else frame
+            yield SimpleNamespace(pts=stamp, is_corrupt=True, key_frame=False) if frame.pts == stamp else frame
 
     monkeypatch.setattr(pyav, "_pictures", pictures)
-    decode_frames(path, [4, 6], backend="pyav")
-    with pytest.raises(DecodeError, match="a frame that was asked for is damaged"):
-        decode_frames(path, [4, 5], backend="pyav")
+    decode_frames(path, [3, 4], backend="pyav")
+    for wanted in ([4, 5], [4, 6], [7]):
+        with pytest.raises(DecodeError, match="a frame that was asked for is damaged, or one that it is built on"):
+            decode_frames(path, wanted, backend="pyav")
+    monkeypatch.setattr(pyav, "_walk", partial(_from_the_start, pyav._walk))
+    decode_frames(path, [4, 8, 20], backend="pyav")
+
+
+def _from_the_start(walk: Callable[..., Any], *arguments: Any, seek: bool) -> Any:
+    return walk(*arguments, seek=False)

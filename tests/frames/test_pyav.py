@@ -225,7 +225,7 @@ def test_a_broken_frame_on_the_way_to_another_is_an_error(tmp_path: Path) -> Non
 
 
 def write_moving(path: Path, codec: str) -> Path:
-    """A pattern that wanders and changes its colour, so that pictures are built on those before; a keyframe every 10."""
+    """A pattern that wanders and changes colour, so that pictures are built on those before; a keyframe every 10."""
     pattern = np.random.default_rng(0).integers(0, 255, (12, 12, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
     with av.open(str(path), "w") as file:
         stream: Any = file.add_stream(codec, rate=10)

@@ -108,8 +108,10 @@ def _sentence(error: Exception) -> str:
     """What went wrong; of the system's errors, which are numbers and names, in the order of a sentence."""
     if not isinstance(error, OSError) or error.strerror is None or not isinstance(error.filename, str):
         return first_line(error)
-    if isinstance(error, FileExistsError | NotADirectoryError):
+    if isinstance(error, FileExistsError):
         return f"{error.filename} cannot be a folder, there is a file of that name: give another"
+    if isinstance(error, NotADirectoryError):
+        return f"{error.filename} cannot be there, since a part of its path is a file: give another"
     return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
 
 

@@ -40,7 +40,11 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "code", "words"),
-    [("file", 2, "is a file; give a folder"), ("file/clips", 1, "Not a directory"), ("mine", 1, "is not a clip of")],
+    [
+        ("file", 2, "is a file; give a folder"),
+        ("file/clips", 1, "a part of its path is a file"),
+        ("mine", 1, "is not a clip of"),
+    ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, name: str, code: int, words: str) -> None:
     (tmp_path / "file").touch()

@@ -18,7 +18,7 @@ from PIL import Image
 from prota.frames.decode import Backend, DecodeError, Timeline, decode_chosen
 from prota.frames.sampling import SAME_TIME
 from prota.frames.transforms import Extent, to_square
-from prota.library.segments import Cut, SegmentPlan, colour_changes, cut_places, plan
+from prota.library.segments import Cut, SegmentPlan, cut_places, picture_changes, plan
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
 
@@ -231,7 +231,7 @@ def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
     for span in spans:
         inside = _within(times, *span)
         if len(inside) > 1:
-            change = colour_changes(looks[inside.start : inside.stop])
+            change = picture_changes(looks[inside.start : inside.stop])
             cuts.append(float(times[inside.start + 1 + int(np.argmax(change))]))
     return tuple(cuts)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from prota.frames.sampling import SAME_TIME, uniform_indices
 
-__all__ = ["Cut", "SegmentPlan", "colour_changes", "cut_places", "find_cuts", "plan"]
+__all__ = ["Cut", "SegmentPlan", "cut_places", "find_cuts", "picture_changes", "plan"]
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Pictures = np.ndarray[Any, np.dtype[np.uint8]] | Sequence[np.ndarray[Any, np.dtype[np.uint8]]]
@@ -22,14 +22,17 @@ SHORTEST_SHOT = 1.0
 # Two weeks at the default plan. A file that needs more has wrong time stamps.
 MOST_SEGMENTS = 200_000
 
-# A cut changes at least this share of the colours, and this many times what usually changes around it.
-LEAST_CHANGE = 0.2
+# A cut changes at least this share of the colours in their places, and this many times what usually changes around it.
+LEAST_CHANGE = 0.22
 TIMES_USUAL = 3.0
 # Pictures on either side of a cut that must all differ across it: a flash differs, but what follows it does not.
 SIDE = 3
 # Pictures before and after, of which the median is what usually changes.
 AROUND = 8
 LEVELS = 8
+# Colours are counted in so many parts of a picture's height and width: two views of one room have the same colours, in
+# other places.
+GRID = 4
 CHUNK = 512
 
 
@@ -130,7 +133,10 @@ def _frames(times: Times, start: float, end: float, count: int) -> tuple[int, ..
 
 
 def find_cuts(pictures: Pictures, times: Times) -> list[float]:
-    """When the first picture of each new shot is shown, given small `pictures`, a few for each second."""
+    """When the first picture of each new shot is shown, given small `pictures`, a few for each second.
+
+    Their sides are multiples of `GRID`.
+    """
     if len(pictures) != len(times):
         raise ValueError(f"{len(pictures)} pictures and {len(times)} times do not belong together")
     return [float(times[place]) for place in cut_places(pictures)]
@@ -139,8 +145,8 @@ def find_cuts(pictures: Pictures, times: Times) -> list[float]:
 def cut_places(pictures: Pictures) -> list[int]:
     """Which pictures are the first of a new shot.
 
-    The colours change across a cut, all at once, far more than they do around it, and stay changed. A pan or a
-    flicker changes them all the time, a flash only for a moment.
+    Which colours are where changes across a cut, all at once, far more than it does around it, and stays changed. A
+    pan or a flicker changes it all the time, a flash only for a moment.
     """
     if len(pictures) < 2:
         return []
@@ -161,8 +167,8 @@ def cut_places(pictures: Pictures) -> list[int]:
     return [int(place) for place in np.flatnonzero(found)]
 
 
-def colour_changes(pictures: Pictures) -> Floats:
-    """The share of the colours, 0 to 1, that differs between each picture and the next."""
+def picture_changes(pictures: Pictures) -> Floats:
+    """The share of the colours in their places, 0 to 1, that differs between each picture and the next."""
     return _differences(_colours(pictures), 1)
 
 
@@ -172,11 +178,12 @@ def _differences(colours: Floats, apart: int) -> Floats:
 
 
 def _colours(pictures: Pictures) -> Floats:
-    """Histograms [n, 3, LEVELS]. A value counts for the two levels it lies between, so that dimming is no leap."""
-    parts = [np.zeros((0, 3, LEVELS), dtype=np.float32)]
+    """Histograms [n, GRID² · 3, LEVELS]. A value counts for the two levels it lies between: dimming is no leap."""
+    parts = [np.zeros((0, GRID * GRID * 3, LEVELS), dtype=np.float32)]
     for start in range(0, len(pictures), CHUNK):
         values = np.asarray(pictures[start : start + CHUNK]).astype(np.float32) * ((LEVELS - 1) / 255)
-        values = values.reshape(len(values), -1, 3)
-        shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=1) for level in range(LEVELS)]
-        parts.append(np.stack(shares, axis=2))
+        count, height, width, _ = values.shape
+        values = values.reshape(count, GRID, height // GRID, GRID, width // GRID, 3)
+        shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=(2, 4)) for level in range(LEVELS)]
+        parts.append(np.stack(shares, axis=-1).reshape(count, -1, LEVELS))
     return np.concatenate(parts)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prota.frames.sampling import uniform_indices
-from prota.library.segments import SHORTEST_SHOT, Cut, SegmentPlan, colour_changes, find_cuts, plan
+from prota.library.segments import SHORTEST_SHOT, Cut, SegmentPlan, find_cuts, picture_changes, plan
 
 DEFAULT = SegmentPlan()
 
@@ -218,6 +218,12 @@ def test_hard_cuts_are_found() -> None:
     assert find_cuts(array, np.arange(len(array)) / RATE) == [300.0]
 
 
+def test_a_cut_to_the_same_colours_in_other_places_is_found() -> None:
+    """As from one face to another in the same room."""
+    room = np.concatenate([np.stack(scene(0, 4))[:, :, :8], np.stack(scene(1, 4))[:, :, 8:]], axis=2)
+    assert cuts_in([*room, *room[:, :, ::-1]]) == [4.0]
+
+
 def test_pans_are_no_cuts() -> None:
     for speed in (1, 4, 10):
         assert cuts_in(scene(0, 8, speed)) == []
@@ -251,6 +257,6 @@ def test_there_may_be_nothing_to_compare() -> None:
     assert cuts_in(scene(0, 0.25)) == []
     # A single change is as usual as can be.
     assert cuts_in([*scene(0, 0.25), *scene(1, 0.25)]) == []
-    assert colour_changes([]).shape == (0,)
+    assert picture_changes([]).shape == (0,)
     with pytest.raises(ValueError, match="do not belong together"):
         find_cuts(scene(0, 1), np.zeros(3))

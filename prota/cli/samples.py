@@ -26,4 +26,6 @@ def samples(
         picture_path(name)
     with progress("making samples") as update:
         result = make_samples(folder, show=update)
-    typer.echo(f"{folder}: {len(result.made)} clips made, {len(result.kept)} already there; captions in samples.csv")
+    counts = f"{len(result.made)} clips made, {len(result.kept)} already there"
+    dropped = f", {len(result.dropped)} of an earlier version removed" if result.dropped else ""
+    typer.echo(f"{folder}: {counts}{dropped}; captions in samples.csv")

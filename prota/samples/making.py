@@ -51,6 +51,8 @@ class Made:
 
     made: list[str]
     kept: list[str]
+    dropped: list[str]
+    """Clips of an earlier version that this one does not have."""
 
 
 def make_samples(
@@ -59,7 +61,10 @@ def make_samples(
     clips: Sequence[Clip] = CLIPS,
     show: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Made:
-    """Make the clips that are not yet in `folder`, then the CSV of captions and moments and the list of sources."""
+    """Make the clips that are not yet in `folder`, then the CSV of captions and moments and the list of sources.
+
+    Clips that an earlier version made and that are none of `clips` are removed: no caption tells of them any more.
+    """
     style = style or Look()
     encoder = _encoder()
     marks = {clip.name: _mark(clip, style, encoder) for clip in clips}
@@ -74,7 +79,7 @@ def make_samples(
             left.unlink()
         _refuse_strangers(folder)
         kept = [clip.name for clip in clips if _existing(folder / f"{clip.name}.mp4") == MARK + marks[clip.name]]
-        result = Made([], kept)
+        result = Made([], kept, _drop_former(folder, clips))
         for done, clip in enumerate(clips):
             show(done, len(clips), clip.name)
             if clip.name not in kept:
@@ -126,14 +131,32 @@ def _existing(path: Path) -> str | None:
     """The mark in a clip that is there. A file that carries none is somebody's own and is not written over."""
     if not path.exists():
         return None
-    try:
-        with av.open(str(path.absolute()), metadata_errors="replace") as file:
-            comment = file.metadata.get("comment", "")
-    except (OSError, ValueError):
-        comment = ""
+    comment = _comment(path)
     if not comment.startswith(MARK):
         raise SamplesError(f"{path} is not a clip of `prota samples`: move it away, or choose another folder")
     return comment
+
+
+def _comment(path: Path) -> str:
+    try:
+        with av.open(str(path.absolute()), metadata_errors="replace") as file:
+            return str(file.metadata.get("comment", ""))
+    except (OSError, ValueError):
+        return ""
+
+
+def _drop_former(folder: Path, clips: Sequence[Clip]) -> list[str]:
+    """Remove what the folder's table lists and carries our mark, but is none of the clips."""
+    table = folder / CSV_NAME
+    if not table.exists():
+        return []
+    with table.open(newline="", encoding="utf-8", errors="replace") as file:
+        listed = dict.fromkeys(Path(row["video"]).stem for row in csv.DictReader(file))
+    former = [name for name in listed if name not in {clip.name for clip in clips}]
+    ours = [name for name in former if _comment(folder / f"{name}.mp4").startswith(MARK)]
+    for name in ours:
+        (folder / f"{name}.mp4").unlink()
+    return ours
 
 
 def _make(path: Path, clip: Clip, style: Look, encoder: str, mark: str) -> None:

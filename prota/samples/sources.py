@@ -10,8 +10,8 @@ from PIL import Image
 
 __all__ = ["SOURCES", "SamplesError", "Source", "open_picture", "picture_path"]
 
-PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
-INSTALL = "pip install scikit-image scikit-learn"
+PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+INSTALL = "pip install scikit-image scikit-learn matplotlib"
 
 
 class SamplesError(RuntimeError):
@@ -27,7 +27,7 @@ class Source:
     """Path inside the package."""
     author: str
     licence: str
-    """As the package states it; pictures of which it states nothing clear are not used."""
+    """As the package states it, or those who put it there; pictures of which nothing clear is said are not used."""
 
     @property
     def distribution(self) -> str:
@@ -50,9 +50,11 @@ SOURCES = {
     "horse": Source("skimage", "data/horse.png", "Andreas Preuss (marauder)", CC0),
     "hubble": Source("skimage", "data/hubble_deep_field.jpg", "NASA, Hubble eXtreme Deep Field", PUBLIC),
     "retina": Source("skimage", "data/retina.jpg", "Mikael Häggström", CC0),
+    "rocket": Source("skimage", "data/rocket.jpg", "SpaceX", PUBLIC),
     "text": Source("skimage", "data/text.png", "Wikipedia, Corner.png", PUBLIC),
     "china": Source("sklearn", "datasets/images/china.jpg", "danielbuechele on Flickr, 6061409035", CC_BY),
     "flower": Source("sklearn", "datasets/images/flower.jpg", "vultilion on Flickr, 6056698931", CC_BY),
+    "hopper": Source("matplotlib", "mpl-data/sample_data/grace_hopper.jpg", "United States Navy", PUBLIC),
 }
 
 

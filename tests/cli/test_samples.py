@@ -23,7 +23,7 @@ def test_a_folder_of_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert result.exit_code == 0, result.output
         assert said in result.output
     assert {path.name for path in (tmp_path / "clips").glob("[!.]*")} == {
-        "astronaut.mp4", "bricks.mp4", "samples.csv", "sources.txt",
+        "astronaut.mp4", "rocket.mp4", "samples.csv", "sources.txt",
     }  # fmt: skip
 
 
@@ -33,7 +33,8 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     result = prota("samples", tmp_path / "clips", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
     assert result.returncode == 1
     assert result.stderr == (
-        "prota: sample clips are made of photographs in scikit-image: pip install scikit-image scikit-learn\n"
+        "prota: sample clips are made of photographs in scikit-image: "
+        "pip install scikit-image scikit-learn matplotlib\n"
     )
     assert not (tmp_path / "clips").exists()
 

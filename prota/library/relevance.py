@@ -61,6 +61,12 @@ class Fit:
         features[:, _UNCERTAINTY].clamp_(*self.usual)
         return torch.sigmoid(weights[0] + features @ weights[1:])
 
+    def moved(self, uncertainty: float) -> Fit:
+        """The same for a model whose queries are on average so much more unsure."""
+        weights, (low, high) = list(self.weights), self.usual
+        weights[0] -= weights[1 + _UNCERTAINTY] * uncertainty
+        return replace(self, weights=tuple(weights), usual=(low + uncertainty, high + uncertainty))
+
 
 @dataclass(frozen=True)
 class Relevance:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from prota import Config
 from prota.cli import main
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
 from prota.frames.cache import FrameCache
+from prota.library.relevance import Relevance
 from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY
 
@@ -178,6 +180,21 @@ def test_calibrating_a_run_stores_it_with_the_model(run: Path) -> None:
     assert "calibration error" in said
     folder = Path(said.rsplit("stored in ", 1)[1].strip())
     assert (folder / "relevance.safetensors").is_file()
+
+
+def test_a_model_that_saw_the_validation_videos_is_calibrated_with_another(run: Path, tmp_path: Path) -> None:
+    """With the same weights under another name the result is that of the run itself."""
+    itself = Path(succeeds("calibrate", run, "--device", "cpu").rsplit("stored in ", 1)[1].strip())
+    copy = tmp_path / "copy"
+    succeeds("export", run, copy)
+    (copy / "relevance.safetensors").unlink()
+    said = succeeds("calibrate", copy, "--fit-with", run, "--device", "cpu")
+    assert f"trials (of {run}) that it was not fitted on" in said
+    ours, theirs = (Relevance.load(folder) for folder in (copy, itself))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.fit == theirs.fit
+    assert torch.equal(ours.background.direction, theirs.background.direction)
 
 
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:

@@ -53,6 +53,14 @@ def test_without_a_signal_nothing_is_claimed() -> None:
     assert float(result.fit.of(typical).max()) < 0.5
 
 
+def test_a_fit_is_moved_to_a_model_that_is_more_unsure_of_everything() -> None:
+    fit = calibrate(*world()).fit
+    features = torch.randn(200, 4, dtype=torch.float64)
+    moved = features + torch.tensor([0, 0, 0.25, 0])
+    assert torch.allclose(fit.moved(0.25).of(moved), fit.of(features))
+    assert not torch.allclose(fit.of(moved), fit.of(features))
+
+
 @pytest.mark.parametrize("against", [0, 1])
 def test_a_better_score_is_never_less_of_a_match(against: int) -> None:
     """Where score or margin happen to go against the matches, as they may where a model is weak, they do not count."""

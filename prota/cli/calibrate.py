@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Data, Device, Overrides, load_system, progress
+from prota.cli.options import Data, Device, Overrides, load_system, progress, require_data
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from prota.evaluation.report import Evaluation
+    from prota.library.calibration import Queries
+    from prota.library.relevance import Fit, Relevance
     from prota.model import ProTA
+    from prota.types import PreparedTokens
 
 __all__ = ["calibrate"]
 
@@ -33,13 +37,14 @@ def calibrate(
     device: Device = "auto",
 ) -> None:
     """Learn on validation videos when the best match of a query is a good one; stored with the model."""
+    require_data(data, overrides)
     import torch
 
-    from prota.data.batches import ClipReader, open_cache
-    from prota.evaluation.evaluate import encode_videos, score_split
-    from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
+    from prota.evaluation.evaluate import score_split
+    from prota.evaluation.report import Evaluation, find_checkpoint
+    from prota.library.calibration import Queries
+    from prota.library.calibration import calibrate as learn
     from prota.library.relevance import Relevance
-    from prota.library.relevance import calibrate as learn
     from prota.models.shipped import MODELS
 
     folder = find_checkpoint(checkpoint)[0]
@@ -49,36 +54,66 @@ def calibrate(
         )
     system = load_system(fit_with or checkpoint, data, overrides, device)
     evaluation = Evaluation(system, "val")
-    captions = [caption for _, caption in evaluation.split.pairs]
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
             system.model, evaluation.reader, evaluation.split, evaluation.autocast,
             lambda what, done, total: update(done, total, what),
         )  # fmt: skip
-        uncertainty = _uncertainty(system.model, captions)
-    result = learn(scored.scores, scored.video_of_text, uncertainty)
+        facts = _facts(system.model, _captions(evaluation))
+        words = _words(system.model, evaluation, scored.videos)
+    result = learn(Queries.captions(scored.scores, scored.video_of_text, facts), words)
     relevance = Relevance(result.fit, scored.videos[result.background])
     if fit_with is not None:
-        own = SystemUnderTest.load(checkpoint, system.experiment, system.model.logit_scale.device)
-        reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
-        chosen = [evaluation.split.video_ids[place] for place in result.background]
-        with torch.inference_mode():
-            more = float((_uncertainty(own.model, captions) - uncertainty).mean())
-            background = encode_videos(own.model.eval(), reader, chosen, evaluation.autocast)
-        relevance = Relevance(result.fit.moved(more), background)
+        relevance = _passed_on(relevance.fit, result.background, checkpoint, evaluation, facts)
     relevance.save(folder)
     by = f" (of {fit_with})" if fit_with else ""
-    typer.echo(
-        f"on {result.trials:,} trials{by} that it was not fitted on: calibration error {result.error:.3f}, "
-        f'{result.refused:.0%} of queries about something absent get "no good match", '
-        f"{result.kept:.0%} of right answers are shown (from {result.fit.cutoff:.0%} on); stored in {folder}"
-    )
+    for kind, found in (("captions", result.captions), ("single words", result.words)):
+        if found is not None:
+            typer.echo(
+                f"{kind}, on {found.trials:,} trials{by} that it was not fitted on: calibration error "
+                f'{found.error:.3f}, {found.refused:.0%} of queries about something absent get "no good match", '
+                f"{found.kept:.0%} of right answers are shown"
+            )
+    typer.echo(f"shown from {result.fit.cutoff:.0%} on; stored in {folder}")
 
 
-def _uncertainty(model: ProTA, captions: Sequence[str]) -> Tensor:
+def _passed_on(fit: Fit, background: list[int], checkpoint: Path, evaluation: Evaluation, facts: Tensor) -> Relevance:
+    """What was learned with another model, for this one: with its own tokens, and as sure of words as it is."""
     import torch
 
-    from prota.library.relevance import query_uncertainty
+    from prota.data.batches import ClipReader, open_cache
+    from prota.evaluation.evaluate import encode_videos
+    from prota.evaluation.report import SystemUnderTest
+    from prota.library.relevance import Relevance
 
-    parts = [captions[start : start + 256] for start in range(0, len(captions), 256)]
-    return torch.cat([query_uncertainty(model.encode_text(part)).float().cpu() for part in parts])
+    other = evaluation.system
+    own = SystemUnderTest.load(checkpoint, other.experiment, other.model.logit_scale.device)
+    reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
+    chosen = [evaluation.split.video_ids[place] for place in background]
+    with torch.inference_mode():
+        more = float((_facts(own.model, _captions(evaluation)) - facts)[:, 0].mean())
+        return Relevance(fit.moved(more), encode_videos(own.model.eval(), reader, chosen, evaluation.autocast))
+
+
+def _captions(evaluation: Evaluation) -> list[str]:
+    return [caption for _, caption in evaluation.split.pairs]
+
+
+def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Queries | None:
+    """Single words of the captions as queries; None where videos have too few captions to tell."""
+    from prota.evaluation.evaluate import score_texts
+    from prota.library.calibration import Queries, key_words
+
+    words, shares = key_words([item.captions for item in evaluation.split.items])
+    if not words:
+        return None
+    return Queries(score_texts(model, words, videos, evaluation.autocast), shares, _facts(model, words))
+
+
+def _facts(model: ProTA, texts: Sequence[str]) -> Tensor:
+    import torch
+
+    from prota.library.relevance import query_facts
+
+    parts = [texts[start : start + 256] for start in range(0, len(texts), 256)]
+    return torch.cat([query_facts(model.encode_text(part)).float().cpu() for part in parts])

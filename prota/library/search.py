@@ -15,7 +15,7 @@ from prota.library.encoding import stored_tokens
 from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowFinder, without_file
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
-from prota.library.relevance import Relevance, query_uncertainty
+from prota.library.relevance import Relevance, query_facts
 from prota.library.store import Store
 from prota.model import ProTA
 from prota.types import Explanation, PreparedTokens
@@ -191,8 +191,7 @@ class Searcher:
         if self._background is None:
             self._background = self.relevance.background.to(self.device)
         background = self.model.score(query.tokens, self._background)[0].cpu()
-        uncertainty = float(query_uncertainty(query.tokens)[0])
-        return self.relevance.of(torch.tensor(scores), background, uncertainty, searched)
+        return self.relevance.of(torch.tensor(scores), background, query_facts(query.tokens)[0].cpu(), searched)
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""

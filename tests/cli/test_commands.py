@@ -189,7 +189,7 @@ def test_a_model_that_saw_the_validation_videos_is_calibrated_with_another(run: 
     succeeds("export", run, copy)
     (copy / "relevance.safetensors").unlink()
     said = succeeds("calibrate", copy, "--fit-with", run, "--device", "cpu")
-    assert f"trials (of {run}) that it was not fitted on" in said
+    assert f"captions, on 4 trials (of {run}) that it was not fitted on" in said
     ours, theirs = (Relevance.load(folder) for folder in (copy, itself))
     assert ours is not None
     assert theirs is not None

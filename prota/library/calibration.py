@@ -1,0 +1,224 @@
+"""Learning how likely a match is the right one, on validation videos in libraries of many sizes.
+
+Half of the trials have the right video in the library and half have not. Queries are captions, and single words that
+only some videos' captions have: people who look for a cat type *cat*, which scores lower than any sentence about it.
+Both kinds count the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from prota.library.records import LibraryError
+from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, features_of
+
+__all__ = ["Calibration", "Quality", "Queries", "calibrate", "key_words"]
+
+_BACKGROUND = 64
+_BINS = 10
+# Of a video's captions, the share from which on a word is certainly true of it.
+_CLEAR = 0.3
+# Videos that mention it, as a share of all, up to which a word tells videos apart.
+_RARE = 0.1
+# Fewer captions a video do not tell what is not to be seen in it.
+_CAPTIONS = 5
+# Fewer words say nothing about short queries.
+_WORDS = 20
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Texts of one kind, what a model says of them, and what is true."""
+
+    scores: Tensor
+    """[texts, videos]."""
+    shares: Tensor
+    """[texts, videos]: of each video's captions, the share that says this."""
+    facts: Tensor
+    """`query_facts`, [texts, 2]."""
+
+    @classmethod
+    def captions(cls, scores: Tensor, video_of_text: Tensor, facts: Tensor) -> Queries:
+        """Each true of its own video and of no other."""
+        return cls(scores, F.one_hot(video_of_text, scores.shape[1]).float(), facts)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a fit is on queries and videos that it was not fitted on."""
+
+    error: float
+    """Expected calibration error: how far stated probabilities are from what happens, on average."""
+    refused: float
+    """Share of queries about something that is not there that get "no good match"."""
+    kept: float
+    """Share of right answers that are shown."""
+    trials: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted, and how good it is."""
+
+    fit: Fit
+    background: list[int]
+    """Places of the videos whose tokens are to be stored."""
+    captions: Quality
+    words: Quality | None
+    """None where there were too few words to learn from."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """The best match of queries in libraries of one size or many."""
+
+    features: Tensor
+    right: Tensor
+    owner: Tensor
+    absent: Tensor
+    weight: Tensor
+
+    def part(self, chosen: Tensor) -> _Trials:
+        return _Trials(*(column[chosen] for column in vars(self).values()))
+
+    @staticmethod
+    def join(parts: Sequence[_Trials]) -> _Trials:
+        return _Trials(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
+    """Of the captions of each video: words that tell some videos from the others, and `Queries.shares` of them."""
+    if not captions or sum(map(len, captions)) < _CAPTIONS * len(captions):
+        return [], torch.zeros(0, len(captions))
+    counts = [Counter(word for text in texts for word in set(_words(text))) for texts in captions]
+    mentions = Counter(word for count in counts for word in count)
+    pairs = list(zip(counts, captions, strict=True))
+    clear = {word for count, texts in pairs for word in count if count[word] >= _CLEAR * len(texts)}
+    found = sorted(word for word in clear if mentions[word] <= _RARE * len(captions))
+    shares = [[count[word] / len(texts) for count, texts in pairs] for word in found]
+    return found, torch.tensor(shares).view(len(found), len(captions))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]{3,}", text.casefold())
+
+
+def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
+    """Fitted on half of the videos for the figures, then on all of them."""
+    videos = captions.scores.shape[1]
+    if videos < 4:
+        raise LibraryError(f"{videos} videos are too few to calibrate with: give at least 4")
+    generator = torch.Generator().manual_seed(0)
+    count = min(_BACKGROUND, videos // 2)
+    background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
+    sizes = [size for size in (2**power for power in range(1, 31)) if size <= len(rest)]
+    sizes = [size for size in sizes if size >= SMALLEST] or sizes
+    if words is not None and len(words.scores) < _WORDS:
+        words = None
+    kinds = [
+        _Trials.join([_trials(queries, background, rest, size, generator) for size in sizes])
+        for queries in (captions, words)
+        if queries is not None
+    ]
+    half = _fit([trials.part(trials.owner % 2 == 0) for trials in kinds], sizes[-1])
+    found = [_quality(half, trials.part(trials.owner % 2 == 1)) for trials in kinds]
+    return Calibration(_fit(kinds, sizes[-1]), background.tolist(), found[0], found[1] if words is not None else None)
+
+
+def _trials(queries: Queries, background: Tensor, rest: Tensor, size: int, generator: torch.Generator) -> _Trials:
+    """Each query twice in a library of its own, drawn from the ``rest``: with a video it is true of, and without."""
+    shares = queries.shares[:, rest]
+    known = (shares >= _CLEAR).any(dim=1) & ((shares == 0).sum(dim=1) >= size - 1)
+    shares, scores, facts = shares[known], queries.scores[known].double(), queries.facts[known].double()
+    keys = torch.rand(shares.shape, generator=generator).masked_fill(shares > 0, -1)
+    others = scores.gather(1, rest[keys.topk(size - 1, dim=1).indices]).amax(dim=1)
+    chances = torch.rand(shares.shape, generator=generator).masked_fill(shares < _CLEAR, -1)
+    owner = rest[chances.argmax(dim=1)]
+    own = scores.gather(1, owner[:, None])[:, 0]
+    unrelated = scores[:, background]
+    features = [features_of(best, unrelated, facts, size) for best in (torch.maximum(own, others), others)]
+    right = torch.cat([own > others, torch.zeros(len(own), dtype=torch.bool)])
+    absent = torch.arange(2 * len(own)) >= len(own)
+    return _Trials(torch.cat(features), right, owner.repeat(2), absent, torch.ones(2 * len(own), dtype=torch.float64))
+
+
+def _fit(kinds: Sequence[_Trials], largest: int) -> Fit:
+    """Of trials of one kind of query, or of two, which then count the same."""
+    trials = _Trials.join([replace(one, weight=one.weight / max(1, len(one.weight))) for one in kinds])
+    low, high = (float(trials.features[:, UNCERTAINTY].quantile(share)) for share in (0.01, 0.99))
+    # Captions alone are all of about one length, and say nothing about shorter queries.
+    used = [feature for feature in range(trials.features.shape[1]) if len(kinds) > 1 or feature != LENGTH]
+    fit = Fit(_rising(trials.features, trials.right, trials.weight, used), 0.5, largest, (low, high))
+    probability = fit.of(trials.features)
+    cutoffs = [step / 100 for step in range(1, 100)]
+    # Where showing right answers and refusing what is absent go together best.
+    best = max(cutoffs, key=lambda cutoff: sum(_refused_and_kept(probability, trials, cutoff)))
+    return replace(fit, cutoff=best)
+
+
+def _rising(features: Tensor, labels: Tensor, weight: Tensor, used: Sequence[int]) -> tuple[float, ...]:
+    """`_logistic` of the features ``used``, but in what must not count against a match a slope is at least 0."""
+    used = list(used)
+    while True:
+        constant, *slopes = _logistic(features[:, used], labels, weight)
+        falling = [feature for feature, slope in zip(used, slopes, strict=True) if feature in RISING and slope < 0]
+        if not falling:
+            found = dict(zip(used, slopes, strict=True))
+            return (constant, *(found.get(feature, 0.0) for feature in range(features.shape[1])))
+        used.remove(falling[0])
+
+
+def _logistic(features: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, ...]:
+    """Logistic regression with a slight pull to zero: features [n, k], labels [n] bool → a constant and k slopes."""
+    if labels.all() or not labels.any():
+        raise LibraryError("all trials ended alike, so there is nothing to tell matches by: calibrate with more videos")
+    features, weight = features.double(), weight / weight.sum()
+    mean, deviation = features.mean(dim=0), features.std(dim=0).clamp(min=1e-9)
+    design = F.pad((features - mean) / deviation, (1, 0), value=1.0)
+    weights = torch.zeros(design.shape[1], dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = F.binary_cross_entropy_with_logits(design @ weights, labels.double(), weight, reduction="sum")
+        value = value + 1e-4 * weights[1:].square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    slopes = weights.detach()[1:] / deviation
+    constant = float(weights.detach()[0] - (slopes * mean).sum())
+    return (constant, *(float(slope) for slope in slopes))
+
+
+def _quality(fit: Fit, unseen: _Trials) -> Quality:
+    probability = fit.of(unseen.features)
+    refused, kept = _refused_and_kept(probability, unseen, fit.cutoff)
+    return Quality(_expected_error(probability, unseen.right.double()), refused, kept, len(probability))
+
+
+def _refused_and_kept(probability: Tensor, trials: _Trials, cutoff: float) -> tuple[float, float]:
+    shown = (probability >= cutoff).double()
+
+    def share(of: Tensor) -> float:
+        weight = trials.weight * of
+        return float((shown * weight).sum() / weight.sum()) if of.any() else 0.0
+
+    return 1 - share(trials.absent), share(trials.right)
+
+
+def _expected_error(probability: Tensor, truth: Tensor) -> float:
+    bins = (probability * _BINS).long().clamp(max=_BINS - 1)
+    error = 0.0
+    for number in range(_BINS):
+        inside = bins == number
+        if inside.any():
+            error += float(inside.double().mean() * (probability[inside].mean() - truth[inside].mean()).abs())
+    return error

@@ -41,7 +41,7 @@ demo: $(READY)
 	@test ! $(MODEL) -nt $(DEMO)/library || rm -rf $(DEMO)/library
 	$(BIN)/prota samples $(DEMO)/clips
 	$(BIN)/prota index $(DEMO)/clips --library $(DEMO)/library --shots
-	$(BIN)/prota search "a collection of ancient coins" --library $(DEMO)/library -k 2
+	$(BIN)/prota search "a lake with boats in the mist" --library $(DEMO)/library -k 2
 	$(BIN)/prota search "a cup of coffee on a red saucer" --library $(DEMO)/library -k 1 --explain
 	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library
 	@echo "In a browser: $(BIN)/prota serve --library $(DEMO)/library"

@@ -13,7 +13,7 @@ from prota.cli.options import Data, Device, Overrides, load_system, progress, re
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from prota.evaluation.report import Evaluation
+    from prota.evaluation.report import Evaluation, SystemUnderTest
     from prota.library.calibration import Queries
     from prota.library.relevance import Fit, Relevance
     from prota.model import ProTA
@@ -41,7 +41,7 @@ def calibrate(
     import torch
 
     from prota.evaluation.evaluate import score_split
-    from prota.evaluation.report import Evaluation, find_checkpoint
+    from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
     from prota.library.calibration import Queries
     from prota.library.calibration import calibrate as learn
     from prota.library.relevance import Relevance
@@ -53,7 +53,13 @@ def calibrate(
             f"{checkpoint} comes with prota and is calibrated: calibrate a copy (prota export {checkpoint} FOLDER)"
         )
     system = load_system(fit_with or checkpoint, data, overrides, device)
-    evaluation = Evaluation(system, "val")
+    evaluation, own = Evaluation(system, "val"), None
+    if fit_with is not None:
+        # Before minutes of scoring, not after them.
+        own = SystemUnderTest.load(checkpoint, system.experiment, system.model.logit_scale.device)
+        ours, theirs = own.model.config, system.model.config
+        if (ours.score, ours.distribution) != (theirs.score, theirs.distribution):
+            raise ValueError(f"{fit_with} scores in another way than {checkpoint}: what it learns says nothing of that")
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
             system.model, evaluation.reader, evaluation.split, evaluation.autocast,
@@ -63,8 +69,8 @@ def calibrate(
         words = _words(system.model, evaluation, scored.videos)
     result = learn(Queries.captions(scored.scores, scored.video_of_text, facts), words)
     relevance = Relevance(result.fit, scored.videos[result.background])
-    if fit_with is not None:
-        relevance = _passed_on(relevance.fit, result.background, checkpoint, evaluation, facts)
+    if own is not None:
+        relevance = _passed_on(result.fit, result.background, own, evaluation, facts)
     relevance.save(folder)
     by = f" (of {fit_with})" if fit_with else ""
     for kind, found in (("captions", result.captions), ("single words", result.words)):
@@ -77,17 +83,16 @@ def calibrate(
     typer.echo(f"shown from {result.fit.cutoff:.0%} on; stored in {folder}")
 
 
-def _passed_on(fit: Fit, background: list[int], checkpoint: Path, evaluation: Evaluation, facts: Tensor) -> Relevance:
+def _passed_on(
+    fit: Fit, background: list[int], own: SystemUnderTest, evaluation: Evaluation, facts: Tensor
+) -> Relevance:
     """What was learned with another model, for this one: with its own tokens, and as sure of words as it is."""
     import torch
 
     from prota.data.batches import ClipReader, open_cache
     from prota.evaluation.evaluate import encode_videos
-    from prota.evaluation.report import SystemUnderTest
     from prota.library.relevance import Relevance
 
-    other = evaluation.system
-    own = SystemUnderTest.load(checkpoint, other.experiment, other.model.logit_scale.device)
     reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
     chosen = [evaluation.split.video_ids[place] for place in background]
     with torch.inference_mode():

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from prota.library.records import LibraryError
-from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, features_of
+from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of
 
-__all__ = ["Calibration", "Quality", "Queries", "calibrate", "key_words"]
+__all__ = ["Calibration", "Quality", "Queries", "calibrate", "key_words", "measure"]
 
 _BACKGROUND = 64
 _BINS = 10
@@ -29,8 +29,8 @@ _CLEAR = 0.3
 _RARE = 0.1
 # Fewer captions a video do not tell what is not to be seen in it.
 _CAPTIONS = 5
-# Fewer words say nothing about short queries.
-_WORDS = 20
+# Fewer words, in either half, say nothing about short queries.
+_WORDS = 10
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class _Trials:
 
     features: Tensor
     right: Tensor
+    query: Tensor
     owner: Tensor
     absent: Tensor
     weight: Tensor
@@ -89,12 +90,20 @@ class _Trials:
         return _Trials(*(column[chosen] for column in vars(self).values()))
 
     @staticmethod
+    def none() -> _Trials:
+        number, place, truth = (torch.zeros(0, dtype=kind) for kind in (torch.float64, torch.int64, torch.bool))
+        return _Trials(torch.zeros(0, LENGTH + 1, dtype=torch.float64), truth, place, place, truth, number)
+
+    @staticmethod
     def join(parts: Sequence[_Trials]) -> _Trials:
         return _Trials(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
-    """Of the captions of each video: words that tell some videos from the others, and `Queries.shares` of them."""
+    """Of the captions of each video: words that tell some videos from the others, and `Queries.shares` of them.
+
+    None where videos have too few captions to tell what is not to be seen in them.
+    """
     if not captions or sum(map(len, captions)) < _CAPTIONS * len(captions):
         return [], torch.zeros(0, len(captions))
     counts = [Counter(word for text in texts for word in set(_words(text))) for texts in captions]
@@ -102,7 +111,7 @@ def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
     pairs = list(zip(counts, captions, strict=True))
     clear = {word for count, texts in pairs for word in count if count[word] >= _CLEAR * len(texts)}
     found = sorted(word for word in clear if mentions[word] <= _RARE * len(captions))
-    shares = [[count[word] / len(texts) for count, texts in pairs] for word in found]
+    shares = [[count[word] / max(1, len(texts)) for count, texts in pairs] for word in found]
     return found, torch.tensor(shares).view(len(found), len(captions))
 
 
@@ -111,48 +120,69 @@ def _words(text: str) -> list[str]:
 
 
 def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
-    """Fitted on half of the videos for the figures, then on all of them."""
+    """Fitted on half of the videos and queries for the figures, then on all of them."""
     videos = captions.scores.shape[1]
     if videos < 4:
         raise LibraryError(f"{videos} videos are too few to calibrate with: give at least 4")
     generator = torch.Generator().manual_seed(0)
     count = min(_BACKGROUND, videos // 2)
     background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
-    sizes = [size for size in (2**power for power in range(1, 31)) if size <= len(rest)]
-    sizes = [size for size in sizes if size >= SMALLEST] or sizes
-    if words is not None and len(words.scores) < _WORDS:
-        words = None
-    kinds = [
-        _Trials.join([_trials(queries, background, rest, size, generator) for size in sizes])
-        for queries in (captions, words)
-        if queries is not None
-    ]
+    sizes = _sizes(len(rest))
+    kinds = [_in_libraries(captions, captions.scores[:, background], rest, sizes, generator)]
+    if words is not None:
+        found = _in_libraries(words, words.scores[:, background], rest, sizes, generator)
+        if min(len(set(found.query[found.owner % 2 == half].tolist())) for half in (0, 1)) >= _WORDS:
+            kinds.append(found)
     half = _fit([trials.part(trials.owner % 2 == 0) for trials in kinds], sizes[-1])
-    found = [_quality(half, trials.part(trials.owner % 2 == 1)) for trials in kinds]
-    return Calibration(_fit(kinds, sizes[-1]), background.tolist(), found[0], found[1] if words is not None else None)
+    qualities = [_quality(half, trials.part(trials.owner % 2 == 1)) for trials in kinds]
+    return Calibration(_fit(kinds, sizes[-1]), background.tolist(), qualities[0], qualities[1] if kinds[1:] else None)
 
 
-def _trials(queries: Queries, background: Tensor, rest: Tensor, size: int, generator: torch.Generator) -> _Trials:
-    """Each query twice in a library of its own, drawn from the ``rest``: with a video it is true of, and without."""
-    shares = queries.shares[:, rest]
-    known = (shares >= _CLEAR).any(dim=1) & ((shares == 0).sum(dim=1) >= size - 1)
-    shares, scores, facts = shares[known], queries.scores[known].double(), queries.facts[known].double()
-    keys = torch.rand(shares.shape, generator=generator).masked_fill(shares > 0, -1)
-    others = scores.gather(1, rest[keys.topk(size - 1, dim=1).indices]).amax(dim=1)
+def measure(relevance: Relevance, queries: Queries, unrelated: Tensor) -> Quality:
+    """How good a relevance is on queries and videos that it knows nothing of; their scores with its background."""
+    videos = queries.scores.shape[1]
+    sizes = [size for size in _sizes(videos) if size <= relevance.fit.largest]
+    everything, generator = torch.arange(videos), torch.Generator().manual_seed(0)
+    return _quality(relevance.fit, _in_libraries(queries, unrelated, everything, sizes, generator))
+
+
+def _sizes(videos: int) -> list[int]:
+    """Of libraries that can be made of so many videos."""
+    sizes = [size for size in (2**power for power in range(1, 31)) if size <= videos]
+    return [size for size in sizes if size >= SMALLEST] or sizes
+
+
+def _in_libraries(
+    queries: Queries, unrelated: Tensor, rest: Tensor, sizes: Sequence[int], generator: torch.Generator
+) -> _Trials:
+    """Each query twice in libraries of each size, drawn from the ``rest``: with a video it is true of, and without."""
+    shares, scores = queries.shares[:, rest], queries.scores.double()
+    # One for all sizes, so that a query is on one side when halves are made of the videos.
     chances = torch.rand(shares.shape, generator=generator).masked_fill(shares < _CLEAR, -1)
-    owner = rest[chances.argmax(dim=1)]
-    own = scores.gather(1, owner[:, None])[:, 0]
-    unrelated = scores[:, background]
-    features = [features_of(best, unrelated, facts, size) for best in (torch.maximum(own, others), others)]
-    right = torch.cat([own > others, torch.zeros(len(own), dtype=torch.bool)])
-    absent = torch.arange(2 * len(own)) >= len(own)
-    return _Trials(torch.cat(features), right, owner.repeat(2), absent, torch.ones(2 * len(own), dtype=torch.float64))
+    luck, places = chances.max(dim=1)
+    parts = [_Trials.none()]
+    for size in sizes:
+        known = ((luck >= 0) & ((shares == 0).sum(dim=1) >= size - 1)).nonzero()[:, 0]
+        if not len(known):
+            continue
+        owner = rest[places[known]]
+        own = scores[known, owner]
+        keys = torch.rand(len(known), len(rest), generator=generator).masked_fill(shares[known] > 0, -1)
+        others = scores[known].gather(1, rest[keys.topk(size - 1, dim=1).indices]).amax(dim=1)
+        background, facts = unrelated[known].double(), queries.facts[known].double()
+        features = [features_of(best, background, facts, size) for best in (torch.maximum(own, others), others)]
+        right = torch.cat([own > others, torch.zeros(len(own), dtype=torch.bool)])
+        absent = torch.arange(2 * len(own)) >= len(own)
+        weight = torch.ones(2 * len(own), dtype=torch.float64)
+        parts.append(_Trials(torch.cat(features), right, known.repeat(2), owner.repeat(2), absent, weight))
+    return _Trials.join(parts)
 
 
 def _fit(kinds: Sequence[_Trials], largest: int) -> Fit:
     """Of trials of one kind of query, or of two, which then count the same."""
     trials = _Trials.join([replace(one, weight=one.weight / max(1, len(one.weight))) for one in kinds])
-    low, high = (float(trials.features[:, UNCERTAINTY].quantile(share)) for share in (0.01, 0.99))
+    usual = [one.features[:, UNCERTAINTY].quantile(torch.tensor([0.01, 0.99], dtype=torch.float64)) for one in kinds]
+    low, high = min(float(ends[0]) for ends in usual), max(float(ends[1]) for ends in usual)
     # Captions alone are all of about one length, and say nothing about shorter queries.
     used = [feature for feature in range(trials.features.shape[1]) if len(kinds) > 1 or feature != LENGTH]
     fit = Fit(_rising(trials.features, trials.right, trials.weight, used), 0.5, largest, (low, high))

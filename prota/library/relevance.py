@@ -121,7 +121,7 @@ class Relevance:
 
 
 def query_facts(texts: PreparedTokens) -> Tensor:
-    """[A, 2] of each text: the mean log σ² of its words, 0 where tokens are points; and the log of their number."""
+    """[A, 2] of each text: the mean log σ² of its tokens, 0 where they are points; and the log of their number."""
     counts = texts.mask.sum(dim=1)
     uncertainty = texts.direction.new_zeros(len(texts))
     if texts.spread is not None:

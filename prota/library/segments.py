@@ -133,33 +133,29 @@ def _frames(times: Times, start: float, end: float, count: int) -> tuple[int, ..
 
 
 def find_cuts(pictures: Pictures, times: Times) -> list[float]:
-    """When the first picture of each new shot is shown, given small `pictures`, a few for each second.
-
-    Their sides are multiples of `GRID`.
-    """
+    """When the first picture of each new shot is shown, given small `pictures`, a few for each second."""
     if len(pictures) != len(times):
         raise ValueError(f"{len(pictures)} pictures and {len(times)} times do not belong together")
     return [float(times[place]) for place in cut_places(pictures)]
 
 
 def cut_places(pictures: Pictures) -> list[int]:
-    """Which pictures are the first of a new shot.
+    """Which pictures, their sides multiples of `GRID`, are the first of a new shot.
 
     Which colours are where changes across a cut, all at once, far more than it does around it, and stays changed. A
     pan or a flicker changes it all the time, a flash only for a moment.
     """
     if len(pictures) < 2:
         return []
-    colours = _colours(pictures)
+    changes = _changes(pictures, 2 * SIDE - 1)
     lasting = np.full(len(pictures), np.inf, dtype=np.float32)
     for before in range(1, SIDE + 1):
         for after in range(SIDE):
-            change = _differences(colours, before + after)
             # A change from `place - before` to `place + after`; at the ends of the video there is less to compare.
             places = slice(before, len(pictures) - after)
-            lasting[places] = np.minimum(lasting[places], change)
+            lasting[places] = np.minimum(lasting[places], changes[before + after - 1])
     lasting[0] = 0
-    padded = np.pad(_differences(colours, 1), (AROUND + 1, AROUND), constant_values=np.nan)
+    padded = np.pad(changes[0], (AROUND + 1, AROUND), constant_values=np.nan)
     around = np.lib.stride_tricks.sliding_window_view(padded, 2 * AROUND + 1)
     usual = np.nanmedian(around, axis=1)
     peak = (lasting >= np.append(lasting[1:], 0)) & (lasting >= np.append(0, lasting[:-1]))
@@ -169,21 +165,27 @@ def cut_places(pictures: Pictures) -> list[int]:
 
 def picture_changes(pictures: Pictures) -> Floats:
     """The share of the colours in their places, 0 to 1, that differs between each picture and the next."""
-    return _differences(_colours(pictures), 1)
+    return _changes(pictures, 1)[0]
 
 
-def _differences(colours: Floats, apart: int) -> Floats:
-    difference: Floats = np.abs(colours[apart:] - colours[: max(0, len(colours) - apart)]).sum(axis=2).mean(axis=1) / 2
-    return difference
+def _changes(pictures: Pictures, apart: int) -> list[Floats]:
+    """How far each picture differs from the next, from the one after that, and so on to `apart` pictures on.
+
+    A part at a time: the histograms of a day's recording are gigabytes.
+    """
+    found: list[list[Floats]] = [[np.zeros(0, dtype=np.float32)] for _ in range(apart)]
+    for start in range(0, len(pictures), CHUNK):
+        colours = _colours(pictures[start : start + CHUNK + apart])
+        for steps, parts in enumerate(found, start=1):
+            later = colours[steps : steps + CHUNK]
+            parts.append(np.abs(later - colours[: len(later)]).sum(axis=2).mean(axis=1) / 2)
+    return [np.concatenate(parts) for parts in found]
 
 
 def _colours(pictures: Pictures) -> Floats:
     """Histograms [n, GRID² · 3, LEVELS]. A value counts for the two levels it lies between: dimming is no leap."""
-    parts = [np.zeros((0, GRID * GRID * 3, LEVELS), dtype=np.float32)]
-    for start in range(0, len(pictures), CHUNK):
-        values = np.asarray(pictures[start : start + CHUNK]).astype(np.float32) * ((LEVELS - 1) / 255)
-        count, height, width, _ = values.shape
-        values = values.reshape(count, GRID, height // GRID, GRID, width // GRID, 3)
-        shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=(2, 4)) for level in range(LEVELS)]
-        parts.append(np.stack(shares, axis=-1).reshape(count, -1, LEVELS))
-    return np.concatenate(parts)
+    values = np.asarray(pictures).astype(np.float32) * ((LEVELS - 1) / 255)
+    count, height, width, _ = values.shape
+    values = values.reshape(count, GRID, height // GRID, GRID, width // GRID, 3)
+    shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=(2, 4)) for level in range(LEVELS)]
+    return np.stack(shares, axis=-1).reshape(count, -1, LEVELS)

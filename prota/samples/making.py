@@ -52,7 +52,7 @@ class Made:
     made: list[str]
     kept: list[str]
     dropped: list[str]
-    """Clips of an earlier version that this one does not have."""
+    """Clips that the folder's table listed and that are asked for no longer."""
 
 
 def make_samples(
@@ -63,7 +63,7 @@ def make_samples(
 ) -> Made:
     """Make the clips that are not yet in `folder`, then the CSV of captions and moments and the list of sources.
 
-    Clips that an earlier version made and that are none of `clips` are removed: no caption tells of them any more.
+    Clips that the folder's table lists and that are none of `clips` are removed: no caption tells of them any more.
     """
     style = style or Look()
     encoder = _encoder()

@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from prota import Config
 from prota.cli import main
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
 from prota.frames.cache import FrameCache
-from prota.library.relevance import Relevance
 from prota.training.checkpoint import RunFolder
 from tests.conftest import REPOSITORY
 
@@ -96,12 +94,6 @@ def test_the_version_is_told() -> None:
     assert re.fullmatch(r"prota \S+, Python 3\.\d+\.\d+, torch \S+\n", succeeds("--version"))
 
 
-def test_what_comes_with_prota_is_not_calibrated_anew(world_config: Path) -> None:
-    result = prota("calibrate", "prota-small", "--data", world_config, "--device", "cpu")
-    assert result.returncode == 2
-    assert "calibrate a copy (prota export prota-small FOLDER)" in result.stderr
-
-
 def test_scores_are_saved_under_the_name_that_was_given(run: Path, tmp_path: Path) -> None:
     succeeds(
         "evaluate", run, "--device", "cpu", "--json", tmp_path / "r.json", "--save-scores", tmp_path / "scores.txt"
@@ -173,28 +165,6 @@ def test_either_backend_gives_the_same_result(run: Path, tmp_path: Path) -> None
     refused = prota("evaluate", run, "--device", "cpu", "--backend", "gpu")
     assert refused.returncode == 2
     assert "'gpu' is not one of" in refused.stderr
-
-
-def test_calibrating_a_run_stores_it_with_the_model(run: Path) -> None:
-    said = succeeds("calibrate", run, "--device", "cpu")
-    assert "calibration error" in said
-    folder = Path(said.rsplit("stored in ", 1)[1].strip())
-    assert (folder / "relevance.safetensors").is_file()
-
-
-def test_a_model_that_saw_the_validation_videos_is_calibrated_with_another(run: Path, tmp_path: Path) -> None:
-    """With the same weights under another name the result is that of the run itself."""
-    itself = Path(succeeds("calibrate", run, "--device", "cpu").rsplit("stored in ", 1)[1].strip())
-    copy = tmp_path / "copy"
-    succeeds("export", run, copy)
-    (copy / "relevance.safetensors").unlink()
-    said = succeeds("calibrate", copy, "--fit-with", run, "--device", "cpu")
-    assert f"captions, on 4 trials (of {run}) that it was not fitted on" in said
-    ours, theirs = (Relevance.load(folder) for folder in (copy, itself))
-    assert ours is not None
-    assert theirs is not None
-    assert ours.fit == theirs.fit
-    assert torch.equal(ours.background.direction, theirs.background.direction)
 
 
 def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:

@@ -22,6 +22,13 @@ def test_a_folder_of_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         result = CliRunner().invoke(app, ["samples", str(tmp_path / "clips")])
         assert result.exit_code == 0, result.output
         assert said in result.output
+    fewer = partial(making.make_samples, style=making.Look(48, 36, 2), clips=CLIPS[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "make_samples", fewer)
+        result = CliRunner().invoke(app, ["samples", str(tmp_path / "clips")])
+    assert "0 clips made, 1 already there, 1 of an earlier version removed" in result.output
+    assert not (tmp_path / "clips" / "rocket.mp4").exists()
+    assert "1 clips made, 1 already there;" in CliRunner().invoke(app, ["samples", str(tmp_path / "clips")]).output
     assert {path.name for path in (tmp_path / "clips").glob("[!.]*")} == {
         "astronaut.mp4", "rocket.mp4", "samples.csv", "sources.txt",
     }  # fmt: skip

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from prota.library import calibration
-from prota.library.calibration import Queries, _logistic, _rising, calibrate, key_words
+from prota.library.calibration import Queries, _logistic, _rising, calibrate, key_words, measure
 from prota.library.records import LibraryError
 from prota.library.relevance import Relevance, features_of
 from prota.types import PreparedTokens
@@ -24,7 +27,7 @@ def world(texts: int = 400, videos: int = 40, signal: float = 0.5) -> Queries:
 
 
 def words(count: int = 120, videos: int = 40, signal: float = 0.5) -> Queries:
-    """Short queries, each true of two videos, of which a third is not sure, and all of whose scores are lower."""
+    """Short queries, each true of two videos, and mentioned by few captions of a third."""
     shares = torch.zeros(count, videos)
     places = torch.arange(count)
     shares[places, places % videos] = 0.8
@@ -72,7 +75,33 @@ def test_short_queries_are_judged_by_what_is_usual_for_them() -> None:
 
 
 def test_a_few_words_are_not_learned_from() -> None:
-    assert calibrate(world(), words(10)).words is None
+    result = calibrate(world(), words(16))
+    assert result.words is None
+    assert result.fit.weights[5] == 0
+    # Many, but true of videos that are none of a library.
+    nowhere = words(100)
+    nowhere.shares[:] = 0
+    nowhere.shares[:, result.background[0]] = 1
+    assert calibrate(world(), nowhere).fit.weights[5] == 0
+
+
+def test_no_word_is_in_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is true of two videos would be fitted on and then measured with."""
+    seen = []
+    plain = calibration._in_libraries
+
+    def watched(*arguments: Any) -> Any:
+        seen.append(plain(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(calibration, "_in_libraries", watched)
+    calibrate(world(), words())
+    assert len(seen) == 2
+    for trials in seen:
+        even, odd = (set(trials.query[trials.owner % 2 == half].tolist()) for half in (0, 1))
+        assert even
+        assert odd
+        assert not even & odd
 
 
 def test_kinds_of_queries_count_the_same_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +116,7 @@ def test_kinds_of_queries_count_the_same_however_many_there_are(monkeypatch: pyt
 
     monkeypatch.setattr(calibration, "_logistic", watched)
     calibrate(captions, short)
+    assert len(seen) >= 2
     for of_words, of_captions in seen:
         assert of_words == pytest.approx(of_captions)
 
@@ -97,10 +127,26 @@ def test_a_library_without_a_word_has_no_video_that_mentions_it() -> None:
     short = words(200, 40, signal=0.0)
     # Whoever mentions a word at all scores far above the others: were it in the library, it would be found.
     short.scores[(short.shares > 0) & (short.shares < 0.3)] += 100
-    rest, background = torch.arange(20, 40), torch.arange(20)
-    found = calibration._trials(short, background, rest, 8, torch.Generator().manual_seed(0))
+    rest, unrelated = torch.arange(20, 40), short.scores[:, :20]
+    found = calibration._in_libraries(short, unrelated, rest, [8], torch.Generator().manual_seed(0))
     assert len(found.right) > 50
     assert float(found.features[:, 0].max()) < 50
+
+
+def test_a_relevance_is_measured_on_what_it_knows_nothing_of() -> None:
+    torch.manual_seed(0)
+    captions, unseen = world(texts=3000, videos=120), world(texts=3000, videos=120)
+    tokens = PreparedTokens(torch.randn(3, 2, 4), None, torch.rand(3, 2), torch.ones(3, 2, dtype=torch.bool))
+    fit = calibrate(captions).fit
+    background = 0.1 * torch.randn(3000, 64) + unseen.scores.median(dim=1, keepdim=True).values
+    found = measure(Relevance(fit, tokens), unseen, background)
+    # Libraries of 8, 16 and 32, as it was fitted to, though there are videos for larger ones.
+    assert fit.largest == 32
+    assert found.trials == 2 * 3 * 3000
+    assert found.error < 0.06
+    assert found.kept > 0.9
+    wrong = measure(Relevance(replace(fit, weights=(-9.0, *fit.weights[1:])), tokens), unseen, background)
+    assert wrong.error > found.error
 
 
 def test_words_that_tell_videos_apart() -> None:
@@ -119,6 +165,7 @@ def test_one_caption_does_not_tell_what_is_not_there() -> None:
     assert found == []
     assert shares.shape == (0, 30)
     assert key_words([])[0] == []
+    assert key_words([["a cat"] * 9, []] * 10)[1].isfinite().all()
 
 
 @pytest.mark.parametrize("against", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,11 +111,15 @@ def test_the_same_bytes_again_and_other_settings_are_made_anew(folder: Path, tmp
 def test_clips_of_an_earlier_version_go_and_what_is_not_ours_stays(tmp_path: Path) -> None:
     make_samples(tmp_path, SMALL, FEW)
     (tmp_path / "mine.mp4").write_bytes(b"my holiday")
+    # Somebody's own copy has our mark too, but is in no table.
+    shutil.copy(tmp_path / "cat.mp4", tmp_path / "copy.mp4")
     with (tmp_path / "samples.csv").open("a", encoding="utf-8") as file:
         file.write("mine.mp4,my holiday,0,1\nlost.mp4,gone long ago,0,1\n")
     result = make_samples(tmp_path, SMALL, FEW[1:])
     assert (result.made, result.kept, result.dropped) == ([], [clip.name for clip in FEW[1:]], ["cat"])
-    assert {path.name for path in tmp_path.glob("*.mp4")} == {"mine.mp4", "three-scenes-1.mp4", "three-scenes-4.mp4"}
+    assert {path.name for path in tmp_path.glob("*.mp4")} == {
+        "mine.mp4", "copy.mp4", "three-scenes-1.mp4", "three-scenes-4.mp4",
+    }  # fmt: skip
     assert "cat.mp4" not in rows(tmp_path)
 
 

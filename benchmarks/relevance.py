@@ -17,14 +17,8 @@ import torch
 from prota.cli.options import load_system
 from prota.evaluation.evaluate import score_split, score_texts
 from prota.evaluation.report import Evaluation, find_checkpoint
-from prota.library.calibration import Queries, key_words, measure
-from prota.library.relevance import Relevance, query_facts
-from prota.model import ProTA
-
-
-def facts(model: ProTA, texts: list[str]) -> torch.Tensor:
-    parts = [texts[start : start + 256] for start in range(0, len(texts), 256)]
-    return torch.cat([query_facts(model.encode_text(part)).float().cpu() for part in parts])
+from prota.library.calibration import Queries, facts_of, key_words, measure
+from prota.library.relevance import Relevance
 
 
 @torch.inference_mode()
@@ -46,9 +40,9 @@ def main() -> None:
     scored = score_split(model, evaluation.reader, evaluation.split, evaluation.autocast)
     captions = [caption for _, caption in evaluation.split.pairs]
     words, shares = key_words([item.captions for item in evaluation.split.items])
-    kinds = {"captions": (captions, Queries.captions(scored.scores, scored.video_of_text, facts(model, captions)))}
+    kinds = {"captions": (captions, Queries.captions(scored.scores, scored.video_of_text, facts_of(model, captions)))}
     if words:
-        kinds["words"] = (words, Queries(score_texts(model, words, scored.videos), shares, facts(model, words)))
+        kinds["words"] = (words, Queries(score_texts(model, words, scored.videos), shares, facts_of(model, words)))
     background = own.background.to(model.logit_scale.device)
     print(f"{given.model}, {given.split}: {len(evaluation.split)} videos, {len(captions)} captions, {len(words)} words")
     for kind, (texts, queries) in kinds.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +41,7 @@ def calibrate(
 
     from prota.evaluation.evaluate import score_split
     from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
-    from prota.library.calibration import Queries
+    from prota.library.calibration import Queries, facts_of
     from prota.library.calibration import calibrate as learn
     from prota.library.relevance import Relevance
     from prota.models.shipped import MODELS
@@ -65,7 +64,7 @@ def calibrate(
             system.model, evaluation.reader, evaluation.split, evaluation.autocast,
             lambda what, done, total: update(done, total, what),
         )  # fmt: skip
-        facts = _facts(system.model, _captions(evaluation))
+        facts = facts_of(system.model, _captions(evaluation))
         words = _words(system.model, evaluation, scored.videos)
     result = learn(Queries.captions(scored.scores, scored.video_of_text, facts), words)
     relevance = Relevance(result.fit, scored.videos[result.background])
@@ -91,12 +90,13 @@ def _passed_on(
 
     from prota.data.batches import ClipReader, open_cache
     from prota.evaluation.evaluate import encode_videos
+    from prota.library.calibration import facts_of
     from prota.library.relevance import Relevance
 
     reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
     chosen = [evaluation.split.video_ids[place] for place in background]
     with torch.inference_mode():
-        more = float((_facts(own.model, _captions(evaluation)) - facts)[:, 0].mean())
+        more = float((facts_of(own.model, _captions(evaluation)) - facts)[:, 0].mean())
         return Relevance(fit.moved(more), encode_videos(own.model.eval(), reader, chosen, evaluation.autocast))
 
 
@@ -107,18 +107,9 @@ def _captions(evaluation: Evaluation) -> list[str]:
 def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Queries | None:
     """Single words of the captions as queries; None where videos have too few captions to tell."""
     from prota.evaluation.evaluate import score_texts
-    from prota.library.calibration import Queries, key_words
+    from prota.library.calibration import Queries, facts_of, key_words
 
     words, shares = key_words([item.captions for item in evaluation.split.items])
     if not words:
         return None
-    return Queries(score_texts(model, words, videos, evaluation.autocast), shares, _facts(model, words))
-
-
-def _facts(model: ProTA, texts: Sequence[str]) -> Tensor:
-    import torch
-
-    from prota.library.relevance import query_facts
-
-    parts = [texts[start : start + 256] for start in range(0, len(texts), 256)]
-    return torch.cat([query_facts(model.encode_text(part)).float().cpu() for part in parts])
+    return Queries(score_texts(model, words, videos, evaluation.autocast), shares, facts_of(model, words))

@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from prota.library.records import LibraryError
-from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of
+from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
+from prota.model import ProTA
 
-__all__ = ["Calibration", "Quality", "Queries", "calibrate", "key_words", "measure"]
+__all__ = ["Calibration", "Quality", "Queries", "calibrate", "facts_of", "key_words", "measure"]
 
 _BACKGROUND = 64
 _BINS = 10
@@ -31,6 +32,7 @@ _RARE = 0.1
 _CAPTIONS = 5
 # Fewer words, in either half, say nothing about short queries.
 _WORDS = 10
+_TEXTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class _Trials:
 def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
     """Of the captions of each video: words that tell some videos from the others, and `Queries.shares` of them.
 
-    None where videos have too few captions to tell what is not to be seen in them.
+    No words where videos have too few captions to tell what is not to be seen in them.
     """
     if not captions or sum(map(len, captions)) < _CAPTIONS * len(captions):
         return [], torch.zeros(0, len(captions))
@@ -117,6 +119,13 @@ def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]{3,}", text.casefold())
+
+
+@torch.inference_mode()
+def facts_of(model: ProTA, texts: Sequence[str]) -> Tensor:
+    """`query_facts` of many texts, on the CPU."""
+    parts = [texts[start : start + _TEXTS_AT_ONCE] for start in range(0, len(texts), _TEXTS_AT_ONCE)]
+    return torch.cat([query_facts(model.encode_text(part)).float().cpu() for part in parts])
 
 
 def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:

@@ -41,11 +41,17 @@ def extent(picture: tuple[int, int], view: View, size: tuple[int, int]) -> tuple
     return width, height, width * cosine + height * sine, width * sine + height * cosine
 
 
+def centre(picture: tuple[int, int], view: View, size: tuple[int, int]) -> tuple[float, float]:
+    """Of the frame, in the photograph's pixels: where the view says, or so far inwards that the box around it fits."""
+    _, _, across, down = extent(picture, view, size)
+    x = min(max(view.x * picture[0], across / 2), picture[0] - across / 2)
+    return x, min(max(view.y * picture[1], down / 2), picture[1] - down / 2)
+
+
 def look(picture: Image.Image, view: View, size: tuple[int, int]) -> Image.Image:
     """The frame of `size` that the camera sees."""
-    width, height, box_width, box_height = extent(picture.size, view, size)
-    x = min(max(view.x * picture.width, box_width / 2), picture.width - box_width / 2)
-    y = min(max(view.y * picture.height, box_height / 2), picture.height - box_height / 2)
+    width, height, _, _ = extent(picture.size, view, size)
+    x, y = centre(picture.size, view, size)
     if view.turn == 0:
         box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
         inside = (max(0.0, box[0]), max(0.0, box[1]), min(picture.width, box[2]), min(picture.height, box[3]))

@@ -151,8 +151,8 @@ def _drop_former(folder: Path, clips: Sequence[Clip]) -> list[str]:
     if not table.exists():
         return []
     with table.open(newline="", encoding="utf-8", errors="replace") as file:
-        listed = dict.fromkeys(Path(row["video"]).stem for row in csv.DictReader(file))
-    former = [name for name in listed if name not in {clip.name for clip in clips}]
+        listed = {Path(row["video"]).stem for row in csv.DictReader(file)}
+    former = sorted(listed - {clip.name for clip in clips})
     ours = [name for name in former if _comment(folder / f"{name}.mp4").startswith(MARK)]
     for name in ours:
         (folder / f"{name}.mp4").unlink()

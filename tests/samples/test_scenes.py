@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from prota.samples.camera import between, extent
+from prota.samples.camera import between, centre, extent
 from prota.samples.scenes import CLIPS, SCENES, Scene
 from prota.samples.sources import SOURCES, open_picture
 
@@ -42,8 +42,7 @@ def seen(scene: Scene, part: float) -> tuple[float, float, float, float]:
     """Left, top, right and bottom of what the camera sees after a part of its way, in the photograph's pixels."""
     view, size = between(scene.start, scene.end, part), open_picture(scene.picture).size
     _, _, across, down = extent(size, view, (320, 240))
-    x = min(max(view.x * size[0], across / 2), size[0] - across / 2)
-    y = min(max(view.y * size[1], down / 2), size[1] - down / 2)
+    x, y = centre(size, view, (320, 240))
     return x - across / 2, y - down / 2, x + across / 2, y + down / 2
 
 

@@ -7,7 +7,7 @@ the classes below. Named settings are the tables of ``presets.py``.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -71,6 +71,11 @@ class EncoderConfig(Section):
         "centre", description="what of a frame they show: its centre, or all of it, squeezed into the square"
     )
     text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
+    text_tokens: Literal["all", "content"] = Field(
+        "all",
+        description="which tokens of a text are scored: all, or content words only; function words, punctuation and "
+        "the ends of the text then give context to the text tower and nothing else",
+    )
     frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
@@ -251,6 +256,12 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        pooled_end = self.score.aggregation == "pooling" and self.score.text_pooling == "last"
+        if self.encoder.text_tokens == "content" and pooled_end:
+            raise ValueError(
+                "encoder.text_tokens='content' leaves out the last token, which score.text_pooling='last' takes for "
+                "the text; allowed: text_tokens='all', or text_pooling='mean'"
+            )
         for name, value in (("eta", self.loss.eta), ("beta", self.loss.beta)):
             if value > 0 and not self.score.probabilistic:
                 raise ValueError(
@@ -262,25 +273,45 @@ class Config(Section):
     @classmethod
     def build(
         cls,
-        preset: str = "prota",
-        backbone: str = "clip-vit-b32",
+        preset: str | None = None,
+        backbone: str | None = None,
         overrides: Iterable[str] = (),
         values: Mapping[str, Any] | None = None,
+        base: Callable[[str], Config] | None = None,
     ) -> Self:
-        """Defaults, then the row of `BACKBONES`, the row of `PRESETS`, ``values``, the ``overrides``: later wins."""
-        tree: dict[str, Any] = {}
-        merge(tree, table_row("backbone", BACKBONES, backbone))
-        merge(tree, table_row("preset", PRESETS, preset))
-        merge(tree, values or {})
+        """Defaults, then the row of `BACKBONES`, the row of `PRESETS`, ``values``, the ``overrides``: later wins.
+
+        ``base`` gives the settings of the model that ``train.start`` names. They stand for the defaults where no row is
+        named: for those of the encoder without a backbone, for those of head and loss without a preset.
+        """
+        asked: dict[str, Any] = {}
+        merge(asked, values or {})
         for override in overrides:
-            merge(tree, parse_override(override))
+            merge(asked, parse_override(override))
+        tree: dict[str, Any] = {}
+        train = asked.get("train")
+        start = train.get("start") if isinstance(train, dict) else None
+        if base is not None and start and isinstance(start, str):
+            settings = base(start).model_dump()
+            named = {"encoder": backbone, "distribution": preset, "score": preset, "loss": preset}
+            merge(tree, {section: settings[section] for section, row in named.items() if row is None})
+        merge(tree, table_row("backbone", BACKBONES, "clip-vit-b32" if backbone is None else backbone))
+        merge(tree, table_row("preset", PRESETS, "prota" if preset is None else preset))
+        merge(tree, asked)
         return cls(**tree)
 
     @classmethod
-    def from_toml(cls, text: str, overrides: Iterable[str] = (), preset: str | None = None) -> Self:
+    def from_toml(
+        cls,
+        text: str,
+        overrides: Iterable[str] = (),
+        preset: str | None = None,
+        base: Callable[[str], Config] | None = None,
+    ) -> Self:
         """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon.
 
         ``preset`` replaces the file's, and with it whatever the file itself says of the fields that presets set.
+        ``base``: see `build`.
         """
         try:
             values = tomllib.loads(text)
@@ -292,20 +323,27 @@ class Config(Section):
             for section, field in preset_fields():
                 if isinstance(values.get(section), dict):
                     values[section].pop(field, None)
-        return cls.build(**rows, overrides=overrides, values=values)
+        return cls.build(**rows, overrides=overrides, values=values, base=base)
 
     @classmethod
-    def load(cls, path: str | Path, overrides: Iterable[str] = (), preset: str | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        overrides: Iterable[str] = (),
+        preset: str | None = None,
+        base: Callable[[str], Config] | None = None,
+    ) -> Self:
         """Read a TOML file; see `from_toml`."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the config file {path}: {error}") from None
         try:
-            return cls.from_toml(text, overrides, preset)
+            return cls.from_toml(text, overrides, preset, base)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
         """Every setting, written out: reading it back gives an equal config."""
-        return tomli_w.dumps(self.model_dump())
+        # TOML has no word for "not set".
+        return tomli_w.dumps(self.model_dump(exclude_none=True))

@@ -15,18 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from prota.config import Config
-from prota.encoders.backbones import Towers, load_towers, rebuild_towers
+from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
 from prota.encoders.int8 import use_int8
 from prota.encoders.names import names_in_files, names_in_memory
 from prota.encoders.text import TextBatch
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
 from prota.scoring.score import ScoreHead
-from prota.settings import first_line
+from prota.settings import ConfigError, first_line
 from prota.types import Explanation, PreparedTokens
 from prota.weights import KINDS, WeightsError, WeightsKind, read_weights, write_weights
 
-__all__ = ["ModelFolderError", "ProTA", "model_folder"]
+__all__ = ["ModelFolderError", "ProTA", "model_folder", "saved_config"]
 
 _FORMAT = "prota"
 # The first version whose reader knows such weights: what is older reads the others still.
@@ -132,6 +132,50 @@ class ProTA(nn.Module):
         _load_weights(model, folder / _WEIGHTS_FILE)
         return model.eval()
 
+    @classmethod
+    def from_start(cls, source: str | Path, config: Config, towers_only: bool = False) -> ProTA:
+        """A model to train that starts from a saved one, with settings of its own for all that leaves weights alone.
+
+        ``towers_only``: only text and vision tower with their projections, and the temperature, are taken; the temporal
+        transformer and the head are new. One of another architecture is refused with what differs.
+        """
+        folder = model_folder(source)
+        record = _read_record(folder)
+        theirs, ours = (_architecture(each, towers_only) for each in (saved_config(folder), config))
+        pairs = {name: (theirs.get(name), ours.get(name)) for name in theirs | ours}
+        differing = [f"{name} is {its} there, {own} here" for name, (its, own) in pairs.items() if its != own]
+        if differing:
+            raise ModelFolderError(f"cannot start from {source}, of another architecture: {'; '.join(differing)}")
+        towers = with_settings(record["towers"], config.encoder)
+        model = cls(config, rebuild_towers(config.encoder, towers, folder))
+        parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
+        _load_weights(model, folder / _WEIGHTS_FILE, parts)
+        return model
+
+
+def saved_config(source: str | Path) -> Config:
+    """The settings of a saved model, without its weights."""
+    folder = model_folder(source)
+    try:
+        return Config(**_read_record(folder)["config"])
+    except (KeyError, TypeError, ConfigError) as error:
+        raise ModelFolderError(f"{folder} has settings that this version cannot read: {first_line(error)}") from None
+
+
+def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
+    """The settings on which a model's weights depend, beside the towers themselves."""
+    encoder, score = config.encoder, config.score
+    names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
+    if towers_only:
+        return {f"encoder.{name}": getattr(encoder, name) for name in names}
+    names += ["temporal_layers", "temporal_heads", "temporal_positions"]
+    head = {
+        "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
+        "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",
+    }
+    mean = {"distribution.mean": config.distribution.mean} if score.probabilistic else {}
+    return {f"encoder.{name}": getattr(encoder, name) for name in names} | head | mean
+
 
 def model_folder(source: str | Path) -> Path:
     """Where a model's files lie: the folder itself, that of a shipped model, or that of a hub id's download."""
@@ -191,12 +235,14 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _load_weights(model: ProTA, path: Path) -> None:
+def _load_weights(model: ProTA, path: Path, parts: tuple[str, ...] = ("",)) -> None:
+    """Of the model, what begins with one of ``parts``: all of that, and nothing else."""
     try:
         weights = names_in_memory(model, read_weights(path))
     except WeightsError as error:
         raise ModelFolderError(str(error)) from None
-    own = model.state_dict()
+    weights = {name: tensor for name, tensor in weights.items() if name.startswith(parts)}
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(parts)}
     wrong = [f"{name} is missing" for name in own if name not in weights]
     wrong += [f"{name} is not part of the model" for name in weights if name not in own]
     wrong += [
@@ -207,4 +253,4 @@ def _load_weights(model: ProTA, path: Path) -> None:
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise ModelFolderError(f"{path} does not fit its {_CONFIG_FILE}: {wrong[0]}{more}; save the model again")
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, strict=False)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import ConfigFile, Overrides, Timeout, Workers, cores, load_experiment, progress
+from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment, progress
+
+if TYPE_CHECKING:
+    from prota.data.splits import Split
+    from prota.experiment import Experiment
 
 __all__ = ["app"]
 
@@ -61,34 +66,53 @@ def prepare(
     workers: Workers = 0,
     timeout: Timeout = 60.0,
     retry: Annotated[bool, typer.Option(help="try quarantined videos again")] = False,
+    start: StartModel = None,
 ) -> None:
-    """Decode every video once into the frame cache; resumes where it was stopped."""
-    from prota.data.benchmarks import load_benchmark
+    """Decode every video and picture once into the frame caches; resumes where it was stopped."""
+    from prota.data.benchmarks import load_benchmark, load_source
     from prota.data.doctor import require_disjoint
+
+    experiment = load_experiment(config, overrides, start)
+    for section, data in (("data", experiment.data), *((f"sources.{n}", own) for n, own in experiment.sources.items())):
+        for field in ("cache", "videos"):
+            if not getattr(data, field):
+                raise typer.BadParameter(
+                    f"{section}.{field} is not set: give the folder in {config} or with -s {section}.{field}=…"
+                )
+    benchmark = load_benchmark(experiment.data)
+    paths = _find(experiment, benchmark.splits)
+    require_disjoint(benchmark, paths)
+    _fill(experiment, paths, workers, timeout, retry)
+    for name in experiment.sources:
+        own = experiment.of_source(name)
+        _fill(own, _find(own, [load_source(own.data)]), workers, timeout, retry)
+
+
+def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
+    """The files of all videos of some splits."""
     from prota.data.videos import find_videos
+
+    folder = experiment.data.videos
+    found = find_videos(Path(folder).expanduser(), [video for split in splits for video in split.video_ids])
+    total = sum(map(len, splits))
+    if not found.paths:
+        raise ValueError(f"none of the {total} videos is in {folder}: set the folder that holds them")
+    if found.missing:
+        typer.echo(f"{len(found.missing)} of {total} not found in {folder}")
+    return found.paths
+
+
+def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout: float, retry: bool) -> None:
+    """The frame cache of an experiment, and a look at what is in it."""
     from prota.frames.cache import CachePlan, FrameCache, fill_cache
 
-    experiment = load_experiment(config, overrides)
-    for field in ("cache", "videos"):
-        if not getattr(experiment.data, field):
-            raise typer.BadParameter(f"data.{field} is not set: give the folder in {config} or with -s data.{field}=…")
-    benchmark = load_benchmark(experiment.data)
-    splits = benchmark.splits
-    found = find_videos(
-        Path(experiment.data.videos).expanduser(), [video for split in splits for video in split.video_ids]
-    )
-    if not found.paths:
-        raise ValueError(
-            f"none of the {len(found.missing)} videos is in {experiment.data.videos}: set data.videos to their folder"
-        )
-    require_disjoint(benchmark, found.paths)
     settings, encoder = experiment.data, experiment.encoder
     plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)
-    folder = Path(experiment.data.cache).expanduser()
+    folder = Path(settings.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(
             folder,
-            found.paths,
+            paths,
             plan,
             workers or cores(),
             timeout,
@@ -98,8 +122,7 @@ def prepare(
             ),
         )
     typer.echo(
-        f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined, "
-        f"{len(found.missing)} of {sum(map(len, splits))} not found in {experiment.data.videos}"
+        f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined"
     )
     for video_id, reason in sorted(report.quarantined.items()):
         typer.echo(f"  quarantined {video_id}: {reason}")

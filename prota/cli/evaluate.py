@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,6 +58,9 @@ def evaluate(
     normalisation: Normalisation = "none",
     candidates: Candidates = "captions",
     audit: Annotated[bool, typer.Option("--audit", help="also run leak checks on the model")] = False,
+    faithfulness: Annotated[
+        bool, typer.Option("--faithfulness", help="also measure what words weigh and what a replaced word changes")
+    ] = False,
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
@@ -70,7 +74,14 @@ def evaluate(
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
     require_data(data, overrides)
-    asks_a_model = audit or normalisation == "qbnorm" or data is not None or save_scores is not None or split != "test"
+    asks_a_model = (
+        audit
+        or faithfulness
+        or normalisation == "qbnorm"
+        or data is not None
+        or save_scores is not None
+        or split != "test"
+    )
     _refuse_strangers(scores is not None, asks_a_model, targets is not None)
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
@@ -99,6 +110,11 @@ def evaluate(
                 np.save(file, measured.scored.scores.numpy())
         passport = evaluation.result(measured, normalisation, candidates)
         show_table(passport.table())
+        if faithfulness:
+            with progress("words") as update:
+                words = evaluation.faithfulness(measured, lambda what, done, total: update(done, total, what))
+            show_table(words.table())
+            passport = replace(passport, faithfulness=words.as_dict())
         if json_file is None and (checkpoint / "checkpoints.json").exists():
             name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
             json_file = checkpoint / "results" / name
@@ -133,7 +149,8 @@ def _refuse_strangers(matrix: bool, asks_a_model: bool, targets: bool) -> None:
     """What belongs to the other way of calling it would be passed over in silence."""
     if matrix and asks_a_model:
         raise typer.BadParameter(
-            "--audit, --normalisation qbnorm, --data, --split and --save-scores ask a model: they need a CHECKPOINT"
+            "--audit, --faithfulness, --normalisation qbnorm, --data, --split and --save-scores ask a model: they need a "
+            "CHECKPOINT"
         )
     if targets and not matrix:
         raise typer.BadParameter("--targets says whose the rows of --scores are: a CHECKPOINT knows")

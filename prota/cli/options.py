@@ -35,6 +35,7 @@ __all__ = [
     "RayAddress",
     "RayCommand",
     "SplitName",
+    "StartModel",
     "Timeout",
     "Workers",
     "cores",
@@ -55,6 +56,15 @@ ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, s
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="SECTION.FIELD=VALUE", help="override a setting; may be repeated"),
+]
+StartModel = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="MODEL",
+        help="model to start from: a shipped name, folder, hub id or run; its settings where the config has none",
+        show_default=False,
+    ),
 ]
 Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
 SplitName = Annotated[Literal["test", "val", "train"], typer.Option(help="which split")]
@@ -113,10 +123,13 @@ def with_address(args: list[str]) -> list[str]:
     return [f"--ray={LOCAL}" if place in alone else arg for place, arg in enumerate(args)]
 
 
-def load_experiment(path: Path, overrides: list[str] | None) -> Experiment:
+def load_experiment(path: Path, overrides: list[str] | None, start: str | None = None) -> Experiment:
+    """The experiment of a TOML file; ``start``, the model of --from, stands for its train.start."""
     from prota.experiment import Experiment
+    from prota.training.start import config_of
 
-    return Experiment.load(path, overrides or ())
+    changes = [*(overrides or ()), *([f"train.start={json.dumps(start)}"] if start else [])]
+    return Experiment.load(path, changes, base=config_of)
 
 
 def load_system(

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import INTERRUPTED, AllowMissing, BackendName, ConfigFile, Device, Overrides, load_experiment
+from prota.cli.options import (
+    INTERRUPTED,
+    AllowMissing,
+    BackendName,
+    ConfigFile,
+    Device,
+    Overrides,
+    StartModel,
+    load_experiment,
+)
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -25,6 +34,7 @@ def train(
     config: ConfigFile,
     run: Annotated[Path, typer.Option("--out", "-o", help="folder of the run: log and checkpoints")],
     overrides: Overrides = None,
+    start: StartModel = None,
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
@@ -35,7 +45,7 @@ def train(
     from prota.training.distributed import OtherProcessError, start_world
     from prota.training.train import Trainer
 
-    experiment = load_experiment(config, overrides)
+    experiment = load_experiment(config, overrides, start)
     folder = RunFolder(run)
     world = start_world(device)
     stop = StopRequest()
@@ -127,12 +137,16 @@ class Display:
             self.bar.remove_task(self.features)
             self.features = None
 
-    def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None:
+    def started(
+        self, groups: list[tuple[str, int, float]], sources: list[tuple[str, int, int, int]], steps: int, step: int
+    ) -> None:
         from rich.table import Table
 
-        table = Table(
-            "part", "parameters", "learning rate", title=f"{pairs} captions of {videos} videos, {steps} steps"
+        rows = (
+            f"{name}: {captions} captions of {videos} videos, {own} steps" for name, captions, videos, own in sources
         )
+        title = "\n".join(rows)
+        table = Table("part", "parameters", "learning rate", title=title)
         for name, count, rate in groups:
             table.add_row(name, f"{count:,}", f"{rate:g}" if rate else "frozen")
         self.console.print(table)
@@ -150,7 +164,7 @@ class Display:
         self.bar.update(self.task, completed=record["step"], note=note)
         if self.board is not None:
             for name, value in record.items():
-                if name not in ("step", "epoch"):
+                if name not in ("step", "epoch", "source"):
                     self.board.add_scalar(f"train/{name}", value, record["step"])
 
     def validated(self, record: dict[str, Any]) -> None:

@@ -162,16 +162,23 @@ class ClipReader:
             name = f"data.dilution={self.dilution}" if self.dilution else f"train.mixing={self.train.mixing}"
             raise DataError(f"{name} needs as many other videos; the split has {len(self.others)} in all")
 
-    def read(self, video_ids: Sequence[str], epoch: int | None = None) -> FrameBatch:
-        """Frames of these videos: uniform ones, or as training draws them in an epoch."""
+    def read(self, video_ids: Sequence[str], epoch: int | None = None, pin: bool = False) -> FrameBatch:
+        """Frames of these videos: uniform ones, or as training draws them in an epoch.
+
+        ``pin``: in memory that a GPU reads by itself.
+        """
         clips = [self._mixed(video_id, epoch) for video_id in video_ids]
-        longest = max(len(clip) for clip in clips)
-        frames = np.zeros((len(clips), longest, *clips[0].shape[1:]), dtype=clips[0].dtype)
-        mask = np.zeros((len(clips), longest), dtype=bool)
-        for row, clip in enumerate(clips):
-            frames[row, : len(clip)] = clip
-            mask[row, : len(clip)] = True
-        return FrameBatch(torch.from_numpy(frames), torch.from_numpy(mask))
+        lengths = torch.tensor([len(clip) for clip in clips])
+        shape = (len(clips), int(lengths.max()), *clips[0].shape[1:])
+        kind = torch.from_numpy(np.empty(0, clips[0].dtype)).dtype
+        # Pinned memory is kept and used again; to fill it once is all the copying that there is.
+        frames = torch.empty(shape, dtype=kind, pin_memory=pin)
+        rows = frames.numpy()
+        for row, clip in zip(rows, clips, strict=True):
+            row[: len(clip)] = clip
+            row[len(clip) :] = 0
+        mask = torch.arange(shape[1])[None] < lengths[:, None]
+        return FrameBatch(frames, mask.pin_memory() if pin else mask)
 
     def _mixed(self, video_id: str, epoch: int | None) -> Array:
         """A video's frames, with an even share of those of unrelated videos where the data is diluted."""
@@ -203,6 +210,8 @@ class ClipReader:
 
     def _clip(self, video_id: str, epoch: int | None, count: int) -> Array:
         cached, plan = self.cache.frames(video_id), self.cache.plan
+        if len(cached) == 1:
+            return cached
         chosen = middle_indices(len(cached), plan.frames, plan.jitter)
         if epoch is None:
             return np.asarray(cached[_spread(chosen, count)])

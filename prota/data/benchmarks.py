@@ -13,21 +13,17 @@ names, and lacks two listed test videos and one listed training video, which the
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prota.data.rows import column, csv_rows, json_rows, listed_ids, numbered_lines, parse_json, read_text
 from prota.data.splits import SPLITS, Benchmark, DataError, Item, Split, SplitName, examples, hold_back
 from prota.experiment import DataConfig
 
-__all__ = ["SIZES", "load_benchmark"]
+__all__ = ["SIZES", "load_benchmark", "load_source"]
 
 # Videos a list has; for LSMDC lines of its files, where now and then two sentences share a clip.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -45,8 +41,8 @@ LSMDC_FILES: dict[SplitName, str] = {
     "test": "LSMDC16_challenge_1000_publictect.csv",
 }
 LSMDC_COLUMNS = 6
-VIDEO_COLUMNS = ("video", "video_id", "file")
-CAPTION_COLUMNS = ("caption", "sentence", "text")
+VIDEO_COLUMNS = ("video", "video_id", "file", "id")
+CAPTION_COLUMNS = ("caption", "sentence", "text", "captions")
 
 _HALVES = re.compile("[\ud800-\udfff]")
 
@@ -77,7 +73,7 @@ def _load_msrvtt(config: DataConfig) -> Benchmark:
 
     def split(part: SplitName, file: str) -> Split:
         path, replaced = _list_file(config, part, folder / file)
-        return _sized(name, path, replaced, Split(part, _pick(path, _ids(path), captions, source)))
+        return _sized(name, path, replaced, Split(part, _pick(path, listed_ids(path), captions, source)))
 
     train = split("train", f"MSRVTT_train.{variant}.csv")
     if variant == "full":
@@ -85,14 +81,14 @@ def _load_msrvtt(config: DataConfig) -> Benchmark:
     if config.test_captions == "all":
         return Benchmark(name, train, None, split("test", "MSRVTT_JSFUSION_test.csv"))
     path, replaced = _list_file(config, "test", folder / "MSRVTT_JSFUSION_test.csv")
-    rows = [row for _, row in _csv_rows(path)]
-    video, sentence = (_column(path, rows[0], (column,)) for column in ("video_id", "sentence"))
+    rows = [row for _, row in csv_rows(path)]
+    video, sentence = (column(path, rows[0], (name,)) for name in ("video_id", "sentence"))
     items = tuple(_item(path, row[video], [row[sentence]]) for row in rows)
     return Benchmark(name, train, None, _sized(name, path, replaced, Split("test", items)))
 
 
 def _msrvtt_captions(source: Path) -> Captions:
-    tree = _json(source, _read(source))
+    tree = parse_json(source, read_text(source))
     captions: dict[str, list[str]] = {}
     try:
         for sentence in tree["sentences"]:
@@ -105,13 +101,13 @@ def _msrvtt_captions(source: Path) -> Captions:
 def _load_msvd(config: DataConfig) -> Benchmark:
     folder = _annotations(config)
     source = folder / "captions_msvd.json"
-    captions = _json(source, _read(source))
+    captions = parse_json(source, read_text(source))
     if not isinstance(captions, dict) or not all(isinstance(texts, list) for texts in captions.values()):
         raise DataError(f"{source} is not captions_msvd.json: it must map each clip id to a list of captions")
     splits: Splits = {}
     for name in SPLITS:
         path, replaced = _list_file(config, name, folder / f"{name}_list.txt")
-        splits[name] = _sized("msvd", path, replaced, Split(name, _pick(path, _ids(path), captions, source)))
+        splits[name] = _sized("msvd", path, replaced, Split(name, _pick(path, listed_ids(path), captions, source)))
     return _benchmark("msvd", splits)
 
 
@@ -125,8 +121,8 @@ def _load_lsmdc(config: DataConfig) -> Benchmark:
     for name in SPLITS:
         own = folder / LSMDC_FILES[name]
         path, replaced = _list_file(config, name, own)
-        if replaced and not any("\t" in line for _, line in _lines(path)):
-            items = _pick(path, _ids(path), _lsmdc_captions(own)[0], own)
+        if replaced and not any("\t" in line for _, line in numbered_lines(path)):
+            items = _pick(path, listed_ids(path), _lsmdc_captions(own)[0], own)
             splits[name] = Split(name, items)
         elif name == "test" or path.exists() or replaced:
             captions, lines = _lsmdc_captions(path)
@@ -138,7 +134,7 @@ def _load_lsmdc(config: DataConfig) -> Benchmark:
 def _lsmdc_captions(path: Path) -> tuple[Captions, int]:
     """The sentences of each clip, and how many lines the file has. No header and no quoting: tabs alone count."""
     captions: dict[str, list[str]] = {}
-    lines = _lines(path)
+    lines = numbered_lines(path)
     for number, line in lines:
         fields = line.split("\t")
         if len(fields) != LSMDC_COLUMNS:
@@ -164,7 +160,7 @@ def _load_didemo(config: DataConfig) -> Benchmark:
         by_id: dict[str, list[str]] = {}
         for file, texts in by_name.items():
             by_id.setdefault(file.partition(".")[0], []).extend(texts)
-        files = _ids(path)
+        files = listed_ids(path)
         paragraphs = {}
         for file in files:
             video = file.partition(".")[0]
@@ -179,12 +175,12 @@ def _didemo_descriptions(source: Path) -> dict[str, list[str]]:
     descriptions: dict[str, list[str]] = {}
     try:
         if source.suffix == ".jsonl":
-            for _, row in _json_rows(source):
+            for _, row in json_rows(source):
                 if not isinstance(row["text"], list):
                     raise TypeError
                 descriptions.setdefault(row["clip_id"], []).extend(row["text"])
         else:
-            for row in _json(source, _read(source)):
+            for row in parse_json(source, read_text(source)):
                 descriptions.setdefault(row["video"], []).append(row["description"])
         if not all(isinstance(text, str) for texts in descriptions.values() for text in texts):
             raise TypeError
@@ -200,27 +196,59 @@ def _load_folder(config: DataConfig) -> Benchmark:
         raise DataError(
             "benchmark='folder' has no lists: leave out train_list and test_list, use a split column instead"
         )
+    return _benchmark("folder", _folder_splits(config, "test"))
+
+
+def load_source(config: DataConfig) -> Split:
+    """What is learned from a further source: its rows of the split train; all of them where there is no split."""
+    split = _folder_splits(config, "train")["train"]
+    if split is None:
+        raise DataError(f"{config.captions} has no rows of the split train: there is nothing to learn from")
+    return split
+
+
+def _folder_splits(config: DataConfig, default: SplitName) -> Splits:
+    """The splits of a file of captions; ``default`` is that of rows without one.
+
+    A caption may have a tag, in a column of its own or, in JSONL, as a pair: ``"captions": [["human", "a cat"], …]``.
+    """
     path = Path(config.captions).expanduser()
     kind = path.suffix.lower()
     if kind not in (".csv", ".tsv", ".jsonl"):
         raise DataError(f"data.captions={config.captions!r} is not a .csv, .tsv or .jsonl file")
-    rows = _json_rows(path) if kind == ".jsonl" else _csv_rows(path)
+    rows = json_rows(path) if kind == ".jsonl" else csv_rows(path)
     captions: dict[SplitName, dict[str, list[str]]] = {name: {} for name in SPLITS}
+    tags: Counter[str] = Counter()
     for number, row in rows:
         place = f"{path}, line {number}"
-        video = row[_column(place, row, VIDEO_COLUMNS)]
-        texts = row[_column(place, row, CAPTION_COLUMNS)]
-        name = str(row.get("split", "test")).strip().lower()
+        video = row[column(place, row, VIDEO_COLUMNS)]
+        texts = row[column(place, row, CAPTION_COLUMNS)]
+        name = str(row.get("split", default)).strip().lower()
         if name not in SPLITS:
             raise DataError(f"{place}: the split is {name!r}; allowed: {', '.join(SPLITS)}")
-        item = _item(place, video, texts if isinstance(texts, list) else [texts])
+        tagged = [_tagged(text, row.get("tag", "")) for text in (texts if isinstance(texts, list) else [texts])]
+        tags.update(str(tag) for tag, _ in tagged)
+        item = _item(place, video, [text for tag, text in tagged if _wanted(str(tag), config.tags)])
         captions[name].setdefault(item.video_id, []).extend(item.captions)
-    made = {
-        name: Split(name, tuple(Item(video, tuple(texts)) for video, texts in videos.items()))
-        for name, videos in captions.items()
-        if videos
-    }
-    return _benchmark("folder", made)
+    unknown = [wanted for wanted in config.tags if not any(_wanted(tag, (wanted,)) for tag in tags)]
+    if unknown:
+        raise DataError(f"no caption in {path} has the tag {unknown[0]}; there are: {', '.join(sorted(tags))}")
+    splits: Splits = {}
+    for split, videos in captions.items():
+        # With tags, a video without such captions is not wanted; otherwise one without captions is an omission.
+        items = tuple(Item(video, tuple(texts)) for video, texts in videos.items() if texts or not config.tags)
+        splits[split] = Split(split, items) if items else None
+    return splits
+
+
+def _tagged(text: Any, tag: Any) -> tuple[Any, Any]:
+    """(tag, caption) of a caption that may be such a pair itself."""
+    return (text[0], text[1]) if isinstance(text, list) and len(text) == 2 else (tag, text)
+
+
+def _wanted(tag: str, tags: Sequence[str]) -> bool:
+    """Whether a tag is one of these or a part of one: human:coco is a part of human."""
+    return not tags or any(tag == wanted or tag.startswith(f"{wanted}:") for wanted in tags)
 
 
 _LOADERS: dict[str, Callable[[DataConfig], Benchmark]] = {
@@ -297,88 +325,3 @@ def _first(*paths: Path) -> Path:
         if path.exists():
             return path
     raise DataError(f"{' or '.join(path.name for path in paths)} is not in {paths[0].parent}; put it there")
-
-
-def _read(path: Path) -> str:
-    """The text of a UTF-8 file, gunzipped where its name says so."""
-    try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-        return data.decode("utf-8-sig")
-    except FileNotFoundError:
-        where = "" if path.is_absolute() else f": paths count from where prota is started, here {Path.cwd()}"
-        raise DataError(f"{path} is not there{where}") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8; save it as UTF-8") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise DataError(f"{path} is not a whole gzip file; fetch it again") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    """Numbered lines that are not blank."""
-    lines = enumerate(io.StringIO(_read(path), newline=None), start=1)
-    found = [(number, line.rstrip("\n")) for number, line in lines if line.strip()]
-    if not found:
-        raise DataError(f"{path} is empty")
-    return found
-
-
-def _ids(path: Path) -> list[str]:
-    """Video ids: a CSV's column video_id, or one on each line."""
-    lines = [line.strip() for _, line in _lines(path)]
-    if "video_id" in lines[0].split(","):
-        return [row["video_id"].strip() for _, row in _csv_rows(path)]
-    return lines
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV with a header (tabs in a .tsv), each with the number of its last line."""
-    reader = csv.reader(io.StringIO(_read(path)), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
-    header: list[str] = []
-    empty = True
-    try:
-        for fields in reader:
-            if not header:
-                header = [field.strip().lower() for field in fields]
-                twice = [name for name, count in Counter(header).items() if name and count > 1]
-                if twice:
-                    raise DataError(f"{path} has the column {twice[0]} more than once; give each a name of its own")
-            elif fields:
-                if len(fields) != len(header):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {len(fields)} columns where the header has {len(header)}; "
-                        "put a caption with commas in double quotes"
-                    )
-                empty = False
-                yield reader.line_num, dict(zip(header, fields, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a CSV: {error}") from None
-    if empty:
-        raise DataError(f"{path} has no rows below a header")
-
-
-def _column(place: Path | str, row: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The first of ``names`` that a row has."""
-    for name in names:
-        if name in row:
-            return name
-    raise DataError(f"{place}: no column {' or '.join(names)}; there are: {', '.join(row)}")
-
-
-def _json(place: Path | str, text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{place}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
-
-
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file, each with its line number."""
-    for number, line in _lines(path):
-        row = _json(f"{path}, line {number}", line)
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: a {type(row).__name__}; every line must be a JSON object {{…}}")
-        yield number, row

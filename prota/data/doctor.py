@@ -190,8 +190,11 @@ def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[s
 def inspect_video(path: Path) -> str | None:
     """Why a file cannot be used; None if it can. Raises DecodeError where it cannot be read at all."""
     from prota.frames.decode import read_timeline
+    from prota.frames.pictures import is_picture
 
     timeline = read_timeline(path)
+    if is_picture(path):
+        return None
     if len(timeline.times) < MIN_FRAMES:
         return f"{TOO_SHORT}{len(timeline.times)} frame(s), at least {MIN_FRAMES} are needed"
     if timeline.duration < MIN_SECONDS:

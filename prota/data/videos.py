@@ -1,4 +1,4 @@
-"""Finding videos in a folder by id, at any depth and whatever their extension, in one walk."""
+"""Finding videos and pictures in a folder by id, at any depth and whatever their extension, in one walk."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from prota.data.splits import DataError
+from prota.frames.pictures import PICTURE_EXTENSIONS, is_picture
 
 __all__ = ["VIDEO_EXTENSIONS", "Found", "find_videos"]
 
@@ -21,7 +22,7 @@ VIDEO_EXTENSIONS = (
     *("y4m", "ivf", "h264", "264", "h265", "265", "hevc"),
     *("null", ""),
 )
-_PREFERENCE = {extension: place for place, extension in enumerate(VIDEO_EXTENSIONS)}
+_PREFERENCE = {extension: place for place, extension in enumerate((*VIDEO_EXTENSIONS, *PICTURE_EXTENSIONS))}
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Found:
 
 
 def find_videos(folder: Path, ids: Iterable[str]) -> Found:
-    """Look every id up among the video files below ``folder``.
+    """Look every id up among the video files and pictures below ``folder``.
 
     An id is a path relative to ``folder`` or just a file's name, in both cases with or without the extension;
     ``x.mov`` also finds ``x.mp4`` and ``x.mov.mp4``, as videos are often converted. Of several files that fit, one
-    whose relative path is the id comes first, then mp4 before other extensions, then the first by path. Hidden files
-    and folders are skipped; links are followed, each folder being visited once, so that loops end.
+    whose relative path is the id comes first, then mp4 before other extensions, then the first by path; a picture
+    beside a video of its name is a preview and does not count. Hidden files and folders are skipped; links are
+    followed, each folder being visited once, so that loops end.
     """
     by_path: dict[str, list[Path]] = defaultdict(list)
     by_name: dict[str, list[Path]] = defaultdict(list)
@@ -64,7 +66,7 @@ def find_videos(folder: Path, ids: Iterable[str]) -> Found:
         matches: list[Path] = []
         for name in _without_extensions(key):
             fits = [*sorted(by_path.get(name, []), key=_order), *sorted(by_name.get(name, []), key=_order)]
-            matches = list(dict.fromkeys(fits))
+            matches = [path for path in dict.fromkeys(fits) if not is_picture(path)] or list(dict.fromkeys(fits))
             if matches:
                 break
         if not matches:

@@ -7,7 +7,7 @@ folders), `rebuild_towers` only builds the architecture from the record that a s
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from prota.config import EncoderConfig
-from prota.encoders.text import HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
+from prota.encoders.text import FUNCTION_WORDS, HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
 from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
 from prota.settings import ConfigError, first_line
 
-__all__ = ["Towers", "load_towers", "rebuild_towers"]
+__all__ = ["Towers", "load_towers", "rebuild_towers", "with_settings"]
 
 _CLIP_IMAGE = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 
@@ -45,7 +45,9 @@ class Towers:
             )
             if config.temporal_init == "clip":
                 temporal.start_from_clip(self.text.model)
-        return TextEncoder(self.text, self.tokenizer, config.text_length), VideoEncoder(self.frame, temporal)
+        skipped = self.record["function_words"] if config.text_tokens == "content" else None
+        text_encoder = TextEncoder(self.text, self.tokenizer, config.text_length, skipped)
+        return text_encoder, VideoEncoder(self.frame, temporal)
 
 
 def load_towers(config: EncoderConfig) -> Towers:
@@ -67,10 +69,27 @@ def load_towers(config: EncoderConfig) -> Towers:
 
 def rebuild_towers(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
     """The same architecture with random weights, from the record of a saved model; no network."""
+    towers = _toy_towers(config) if config.kind == "toy" else _rebuilt(config, record, folder)
+    # A model keeps the list that it was trained with.
+    kept = {"function_words": record["function_words"]} if "function_words" in record else {}
+    return replace(towers, record=towers.record | kept)
+
+
+def with_settings(record: dict[str, Any], config: EncoderConfig) -> dict[str, Any]:
+    """A saved model's record for another size of pictures and another stochastic depth, which leave weights alone."""
+    if config.kind != "pair":
+        return record
+    vision = record["vision"]
+    if "drop_path_rate" in vision:
+        vision = vision | {"drop_path_rate": config.drop_path}
+    elif config.drop_path:
+        raise ConfigError(f"encoder.drop_path = {config.drop_path} is not allowed: the model has none; allowed: 0")
+    return record | {"vision": vision, "image": record["image"] | {"size": config.image_size}}
+
+
+def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
     from transformers import AutoConfig, AutoModel, CLIPConfig, CLIPModel
 
-    if config.kind == "toy":
-        return _toy_towers(config)
     image = ImageFormat(record["image"]["size"], tuple(record["image"]["mean"]), tuple(record["image"]["deviation"]))
     tokenizer = PretrainedTokenizer.from_pretrained(folder)
     if config.kind == "clip":
@@ -108,8 +127,13 @@ def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: 
         frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale) if config.kind == "toy" else clip.logit_scale.item(),
-        record={"clip": clip.config.to_dict(), "image": asdict(image)},
+        record={"clip": clip.config.to_dict(), "image": asdict(image)} | _function_words(config),
     )
+
+
+def _function_words(config: EncoderConfig) -> dict[str, Any]:
+    """What a model that leaves words out records: it keeps this list when ours changes."""
+    return {"function_words": list(FUNCTION_WORDS)} if config.text_tokens == "content" else {}
 
 
 def _load_pair(config: EncoderConfig) -> Towers:
@@ -145,6 +169,7 @@ def _pair_towers(
 ) -> Towers:
     """``special``: the tokens that the vision encoder puts before its patches, where they have been counted."""
     record = {"vision": vision.config.to_dict(), "text": text.config.to_dict(), "image": asdict(image)}
+    record |= _function_words(config)
     # Models of two towers (SigLIP's kind) give the one that is asked for.
     vision, text = getattr(vision, "vision_model", vision), getattr(text, "text_model", text)
     _check_text(tokenizer, text, config.text, config.text_length)

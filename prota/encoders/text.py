@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+import unicodedata
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +16,20 @@ from torch import Tensor, nn
 
 from prota.types import Tokens
 
-__all__ = ["HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower", "Tokenizer"]
+__all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
+__all__ += ["Tokenizer", "Word"]
+
+# English words that hold a sentence together and name nothing that a frame could show. Directions (up, behind) and
+# numbers are not among them.
+FUNCTION_WORDS = (
+    *("a", "an", "the", "this", "that", "these", "those", "some", "any", "and", "or", "but", "nor", "so", "as", "if"),
+    *("than", "then", "while", "when", "where", "which", "who", "whom", "whose", "what", "why", "how", "because", "of"),
+    *("in", "on", "at", "to", "from", "with", "for", "by", "into", "onto", "about", "there", "here", "also", "too"),
+    *("is", "are", "was", "were", "be", "been", "being", "am", "has", "have", "had", "having", "do", "does", "did"),
+    *("doing", "can", "could", "will", "would", "shall", "should", "may", "might", "must", "very", "just", "s", "t"),
+    *("i", "me", "my", "mine", "we", "us", "our", "ours", "you", "your", "yours", "he", "him", "his", "she", "her"),
+    *("hers", "it", "its", "they", "them", "their", "theirs", "himself", "herself", "itself", "themselves"),
+)
 
 
 # A call sets padding and length of the one tokenizer there is, and threads that serve share it.
@@ -30,9 +44,23 @@ class TextBatch:
     """[A, N] long."""
     mask: Tensor
     """[A, N] bool."""
+    scored: Tensor | None = None
+    """[A, K] long, the places of the tokens that are scored, in order, then -1; None: every token is."""
 
     def to(self, device: torch.device | str) -> TextBatch:
-        return TextBatch(self.ids.to(device), self.mask.to(device))
+        return self.map(lambda tensor: tensor.to(device))
+
+    def map(self, change: Any) -> TextBatch:
+        """The same batch with ``change`` applied to every tensor."""
+        return TextBatch(change(self.ids), change(self.mask), None if self.scored is None else change(self.scored))
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text as it was written, and which of the text's scored tokens stand for it."""
+
+    text: str
+    tokens: tuple[int, ...]
 
 
 class Tokenizer(Protocol):
@@ -47,6 +75,12 @@ class Tokenizer(Protocol):
 
     def pieces(self, text: str, length: int) -> list[str]:
         """The same tokens as readable strings."""
+
+    def words(self, text: str, length: int) -> list[tuple[str, list[int]]]:
+        """The words of a text and the places of their tokens; tokens that mark its ends belong to none."""
+
+    def context_ids(self, words: Collection[str]) -> set[int]:
+        """Ids of these words, of punctuation and of the marks at the ends of a text."""
 
     def save(self, folder: Path) -> None:
         """Write what `from_pretrained` of the class needs."""
@@ -83,6 +117,35 @@ class PretrainedTokenizer:
             ids = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
         return [self.tokenizer.decode([token]).strip() for token in ids]
 
+    def words(self, text: str, length: int) -> list[tuple[str, list[int]]]:
+        """See `Tokenizer`."""
+        with _TOKENIZING:
+            encoded = self.tokenizer(text, truncation=True, max_length=length)
+        if not self.tokenizer.is_fast:
+            special = set(self.tokenizer.all_special_ids)
+            named = zip(encoded["input_ids"], self.pieces(text, length), strict=True)
+            return [(piece, [place]) for place, (token, piece) in enumerate(named) if token not in special]
+        found: dict[int, list[int]] = {}
+        for place, number in enumerate(encoded.word_ids()):
+            if number is not None:
+                found.setdefault(number, []).append(place)
+        spans = {number: encoded.word_to_chars(number) for number in found}
+        return [(text[spans[number].start : spans[number].end].strip(), places) for number, places in found.items()]
+
+    def context_ids(self, words: Collection[str]) -> set[int]:
+        """See `Tokenizer`."""
+        ids = {token for token in self.tokenizer.all_special_ids if token != self.tokenizer.unk_token_id}
+        for word in words:
+            # At the beginning of a text and inside of it a word may have different ids.
+            for spelling in (word, word.capitalize(), f" {word}"):
+                tokens = self.tokenizer(spelling, add_special_tokens=False)["input_ids"]
+                ids |= set(tokens) if len(tokens) == 1 and tokens[0] != self.tokenizer.unk_token_id else set()
+        for piece, token in self.tokenizer.get_vocab().items():
+            bare = piece.removeprefix("##").removesuffix("</w>").strip("Ġ▁ ")
+            if bare and all(unicodedata.category(letter).startswith("P") for letter in bare):
+                ids.add(token)
+        return ids
+
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(str(folder))
 
@@ -113,6 +176,15 @@ class HashTokenizer:
     def pieces(self, text: str, length: int) -> list[str]:
         return ["<start>", *self._words(text, length), "<end>"]
 
+    def words(self, text: str, length: int) -> list[tuple[str, list[int]]]:
+        """See `Tokenizer`."""
+        return [(word, [place]) for place, word in enumerate(self._words(text, length), start=1)]
+
+    def context_ids(self, words: Collection[str]) -> set[int]:
+        """See `Tokenizer`."""
+        marks = (chr(code) for code in range(128) if unicodedata.category(chr(code)).startswith("P"))
+        return {self.start, self.end, *(zlib.crc32(word.encode()) % self.start for word in (*words, *marks))}
+
     def save(self, folder: Path) -> None:
         """Nothing to write: the vocabulary's size is the encoder's."""
 
@@ -139,23 +211,56 @@ class TextTower(nn.Module):
 class TextEncoder(nn.Module):
     """Texts → tokens."""
 
-    def __init__(self, tower: TextTower, tokenizer: Tokenizer, length: int) -> None:
+    def __init__(
+        self, tower: TextTower, tokenizer: Tokenizer, length: int, function_words: Collection[str] | None = None
+    ) -> None:
+        """``function_words``: these, punctuation and the ends of a text are read by the tower and not scored."""
         super().__init__()
         self.tower = tower
         self.tokenizer = tokenizer
         self.length = length
+        self._context: Tensor | None = None
+        if function_words is not None:
+            self._context = torch.zeros(tokenizer.size, dtype=torch.bool)
+            self._context[sorted(tokenizer.context_ids(function_words))] = True
 
     def tokenize(self, texts: str | Sequence[str]) -> TextBatch:
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
             raise ValueError("no texts given: there is nothing to encode")
-        return self.tokenizer(texts, self.length)
+        batch = self.tokenizer(texts, self.length)
+        return batch if self._context is None else replace(batch, scored=self._scored(batch, self._context))
+
+    def _scored(self, batch: TextBatch, context: Tensor) -> Tensor:
+        """The places of content words; of a text without any, of all its tokens."""
+        content = batch.mask & ~context[batch.ids]
+        content |= batch.mask & ~content.any(dim=1, keepdim=True)
+        places = torch.arange(batch.ids.shape[1]).expand_as(content).masked_fill(~content, batch.ids.shape[1])
+        chosen = places.sort(dim=1).values[:, : int(content.sum(dim=1).max())]
+        return chosen.masked_fill(chosen == batch.ids.shape[1], -1)
+
+    def words(self, text: str) -> list[Word]:
+        """The words of a text of which tokens are scored, in order."""
+        batch = self.tokenize(text)
+        places = range(int(batch.mask.sum())) if batch.scored is None else batch.scored[0].tolist()
+        position = {place: number for number, place in enumerate(places) if place >= 0}
+        words = (
+            Word(word, tuple(position[place] for place in found if place in position))
+            for word, found in self.tokenizer.words(text, self.length)
+        )
+        return [word for word in words if word.tokens]
 
     def pieces(self, text: str) -> list[str]:
-        """The tokens of a text as readable strings, in the order of the encoder's tokens."""
-        return self.tokenizer.pieces(text, self.length)
+        """The scored tokens of a text as readable strings, in the order of the encoder's tokens."""
+        pieces = self.tokenizer.pieces(text, self.length)
+        scored = self.tokenize(text).scored
+        return pieces if scored is None else [pieces[place] for place in scored[0].tolist()]
 
     def forward(self, texts: str | Sequence[str] | TextBatch) -> Tokens:
         batch = texts if isinstance(texts, TextBatch) else self.tokenize(texts)
         batch = batch.to(self.tower.projection.weight.device)
-        return Tokens(self.tower(batch), batch.mask)
+        if batch.scored is None:
+            return Tokens(self.tower(batch), batch.mask)
+        hidden = self.tower.hidden(batch)
+        places = batch.scored.clamp(min=0).unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        return Tokens(self.tower.projection(hidden.gather(1, places)), batch.scored >= 0)

@@ -21,6 +21,7 @@ from prota.settings import ConfigError, parse_override
 from prota.training.checkpoint import RunFolder
 from prota.training.distributed import World
 from prota.training.features import FeatureClips
+from prota.training.start import config_of
 from prota.training.train import Reporter, Trainer
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def row_experiment(row: AblationRow, config: Path, overrides: list[str], seed: i
                 raise ConfigError(f"{section}.{field} is what tells the {apart} apart; allowed: to leave it to them")
         if all(getattr(own.loss, field) > 0 for _, field in fields & _OPTIONAL):
             kept.append(override)
-    return Experiment.load(config, [*kept, *row.overrides, f"train.seed={seed}"], row.preset)
+    return Experiment.load(config, [*kept, *row.overrides, f"train.seed={seed}"], row.preset, config_of)
 
 
 def _fields(override: str) -> set[tuple[str, str]]:

@@ -62,13 +62,20 @@ class CheckpointRecord:
     """See `fingerprint`."""
     missing: dict[str, int] = field(default_factory=dict)
     """Split → items that the model was trained or chosen without, by permission; empty where that is not known."""
+    started_from: dict[str, str] = field(default_factory=dict)
+    """``model`` and ``fingerprint`` of the model that training started from; empty: pretrained towers, or not known."""
 
     @classmethod
     def of(
-        cls, folder: str | Path, rule: str, step: int | None = None, missing: dict[str, int] | None = None
+        cls,
+        folder: str | Path,
+        rule: str,
+        step: int | None = None,
+        missing: dict[str, int] | None = None,
+        started_from: dict[str, str] | None = None,
     ) -> CheckpointRecord:
         """The record of the model saved in a folder."""
-        return cls(str(folder), rule, step, fingerprint(folder), missing or {})
+        return cls(str(folder), rule, step, fingerprint(folder), missing or {}, started_from or {})
 
 
 def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
@@ -117,6 +124,8 @@ class Passport:
     """None where a score matrix was given."""
     config: dict[str, Any]
     seed: int | None
+    faithfulness: dict[str, float] | None = None
+    """`Faithfulness.as_dict()`, where it was measured."""
     environment: dict[str, Any] = field(default_factory=collect_environment)
 
     def __post_init__(self) -> None:
@@ -192,6 +201,8 @@ class Passport:
             remarks.append("video → text ranks a video's best caption among all captions")
         if self.checkpoint:
             remarks.append(f"checkpoint: {self.checkpoint.rule}")
+            if self.checkpoint.started_from:
+                remarks.append(f"training started from {self.checkpoint.started_from['model']}")
             left_out = [f"{count} {split} items" for split, count in self.checkpoint.missing.items() if count]
             if left_out:
                 remarks.append(f"trained without {' and '.join(left_out)} that were missing")

@@ -17,6 +17,7 @@ from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
 from prota.data.splits import Benchmark, examples
 from prota.evaluation.evaluate import Progress, ScoredSplit, autocast_for, encode_videos, score_split, score_texts
+from prota.evaluation.faithfulness import Faithfulness, measure_faithfulness
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
 from prota.evaluation.normalisation import dual_softmax, query_bank
@@ -106,8 +107,13 @@ class SystemUnderTest:
                     "knows what it has seen: restore its annotations, or evaluate a copy that `prota export` made"
                 )
             trained_on = frozenset(learned.video_ids)
-        step, missing = (state.step, state.missing) if state else (None, None)
-        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing), trained_on)
+        step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, None, None)
+        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing, began), trained_on)
+
+
+def _beginning(state: TrainingState) -> dict[str, str]:
+    """What a passport says of the model that a run started from."""
+    return {"model": state.started_from, "fingerprint": state.data["start"]} if state.started_from else {}
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,11 @@ class Evaluation:
             seed=experiment.train.seed,
             environment=collect_environment(device) | {"scored_by": measured.backends, "processes": measured.processes},
         )
+
+    def faithfulness(self, measured: Measured, progress: Progress | None = None) -> Faithfulness:
+        """Whether words mean what they say: the first caption of each video, with that video."""
+        captions = [item.captions[0] for item in self.split.items]
+        return measure_faithfulness(self.system.model, captions, measured.scored.videos, progress)
 
     def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
         """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time.

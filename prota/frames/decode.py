@@ -1,7 +1,8 @@
-"""Frames of a video file: the right ones, upright, or one clear error.
+"""Frames of a video file: the right ones, upright, or one clear error. A picture is a video of one frame.
 
-PyAV decodes; OpenCV stands in where PyAV is not installed. Both are imported when first needed, and a process uses one
-decoder at a time. A file that may be hostile or broken belongs in a worker with a time limit: see `prota.frames.pool`.
+Pillow reads pictures, PyAV decodes videos, and OpenCV stands in where PyAV is not installed. They are imported when
+first needed, and a process uses one decoder at a time. A file that may be hostile or broken belongs in a worker with a
+time limit: see `prota.frames.pool`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from prota.frames import opencv, pyav
+from prota.frames.pictures import is_picture, read_picture
 from prota.frames.sampling import SAME_TIME
-from prota.frames.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Transform
+from prota.frames.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Transform, finished
 
 __all__ = ["Backend", "DecodeError", "Timeline", "available_backend", "decode_chosen", "decode_frames", "read_timeline"]
 
@@ -39,16 +41,18 @@ def read_timeline(path: str | Path, backend: Backend = "auto") -> Timeline:
 
     Where packets cannot tell (no time stamps, AVI, VP8), and with OpenCV, the whole file is decoded once.
     """
-    path, backend = _checked(path, backend)
-    return pyav.frame_index(path).timeline if backend == "pyav" else opencv.timeline_of(path)
+    path, reader = _checked(path, backend)
+    if reader == "pillow":
+        return read_picture(path)[0]
+    return pyav.frame_index(path).timeline if reader == "pyav" else opencv.timeline_of(path)
 
 
 def decode_frames(
     path: str | Path, indices: Sequence[int], transform: Transform | None = None, backend: Backend = "auto"
 ) -> tuple[Timeline, list[Picture]]:
     """The frames at `indices` (ascending, into `Timeline.times`): RGB uint8 [height, width, 3], upright."""
-    path, backend = _checked(path, backend)
-    timeline, read = _source(path, backend, threads=0)
+    path, reader = _checked(path, backend)
+    timeline, read = _source(path, reader, threads=0)
     return timeline, read(_checked_indices(path, indices, timeline), transform)
 
 
@@ -68,13 +72,13 @@ def decode_chosen(
     Who reads a file in parts needs one timeline for all of them: `counted` is the first one's `Timeline.counted`. In
     that of the packets, a frame that is never shown is the one that is seen at its time.
     """
-    path, backend = _checked(path, backend)
-    timeline, read = _source(path, backend, threads, bool(counted))
+    path, reader = _checked(path, backend)
+    timeline, read = _source(path, reader, threads, bool(counted))
     chosen = _checked_indices(path, choose(timeline), timeline)
     try:
         return timeline, chosen, read(chosen, transform)
     except pyav.NotShownError:
-        shown, read = _source(path, backend, threads, counted=True)
+        shown, read = _source(path, reader, threads, counted=True)
         if counted is None:
             chosen = _checked_indices(path, choose(shown), shown)
             return shown, chosen, read(chosen, transform)
@@ -87,17 +91,20 @@ def decode_chosen(
 
 
 def _source(
-    path: Path, backend: str, threads: int, counted: bool = False
+    path: Path, reader: str, threads: int, counted: bool = False
 ) -> tuple[Timeline, Callable[..., list[Picture]]]:
-    if backend == "opencv":
+    if reader == "pillow":
+        alone, picture = read_picture(path)
+        return alone, lambda wanted, transform: [finished(picture, transform)] * len(wanted)
+    if reader == "opencv":
         timeline = opencv.timeline_of(path)
         return timeline, lambda wanted, transform: opencv.read_frames(path, wanted, transform)
     index = pyav.counted_index(path) if counted else pyav.frame_index(path)
     return index.timeline, lambda wanted, transform: pyav.read_frames(path, index, wanted, transform, threads)
 
 
-def _checked(path: str | Path, backend: Backend) -> tuple[Path, Any]:
-    """The absolute path, because FFmpeg reads `a:b.mp4` as a protocol, and the backend by name."""
+def _checked(path: str | Path, asked: Backend) -> tuple[Path, str]:
+    """The absolute path, because FFmpeg reads `a:b.mp4` as a protocol, and what reads the file by name."""
     path = Path(path)
     if not path.exists():
         raise DecodeError(f"{path}: the file is not there")
@@ -105,7 +112,7 @@ def _checked(path: str | Path, backend: Backend) -> tuple[Path, Any]:
         raise DecodeError(f"{path}: not a file")
     if path.stat().st_size == 0:
         raise DecodeError(f"{path}: empty file")
-    return path.absolute(), available_backend(backend)
+    return path.absolute(), "pillow" if is_picture(path) else available_backend(asked)
 
 
 def _checked_indices(path: Path, indices: Sequence[int], timeline: Timeline) -> list[int]:

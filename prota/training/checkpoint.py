@@ -52,7 +52,10 @@ class TrainingState:
     missing: dict[str, int] = field(default_factory=dict)
     """Split → items that were left out by permission; empty: not known, as in runs of before this was recorded."""
     data: dict[str, str] = field(default_factory=dict)
-    """Hashes of the training data as asked for (``train``), and of what of both splits is there (``used``, ``val``)."""
+    """Hashes of the training data as asked for (``train``), of what of both splits is there (``used``, ``val``), the
+    same of further sources (``train:NAME`` …), and of the weights that training started from (``start``)."""
+    started_from: str = ""
+    """The model that training started from, as it was asked for; empty: pretrained towers."""
 
     @classmethod
     def read(cls, folder: Path) -> TrainingState | None:
@@ -258,8 +261,8 @@ def _load(path: Path, take: Callable[[dict[str, Any]], object]) -> None:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
-        f"{section}.{name}: {before[section][name]} → {value}"
-        for section, values in now.items()
-        for name, value in values.items()
-        if before[section][name] != value
+        f"{section}.{name}: {before[section].get(name)} → {now[section].get(name)}"
+        for section in now
+        for name in before[section] | now[section]
+        if before[section].get(name) != now[section].get(name)
     ]

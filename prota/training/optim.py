@@ -16,14 +16,14 @@ __all__ = ["describe_groups", "layers_of", "make_optimiser", "parameter_groups",
 
 def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
     """(group, part, learning rate): every part of the model, named, none by a pattern on its name."""
-    clip = model.config.encoder.kind != "pair"
+    # Projections and temperature of a CLIP, or of a model that training starts from, are part of what it learned.
+    learned = model.config.encoder.kind != "pair" or bool(config.start)
     text, video = model.text_encoder, model.video_encoder
     yield from _tower_rates("text tower", text.tower.model, config.lr_text, config.layer_decay)
     yield from _tower_rates("vision tower", video.tower.model, config.lr_vision, config.layer_decay)
-    # CLIP's projections and temperature are part of what it learned; a pair's are new.
-    yield "text projection", text.tower.projection, config.lr_text if clip else config.lr_new
-    yield "frame projection", video.tower.projection, config.lr_vision if clip else config.lr_new
-    yield "logit scale", model.logit_scale, config.lr_text if clip else config.lr_new
+    yield "text projection", text.tower.projection, config.lr_text if learned else config.lr_new
+    yield "frame projection", video.tower.projection, config.lr_vision if learned else config.lr_new
+    yield "logit scale", model.logit_scale, config.lr_text if learned else config.lr_new
     if video.temporal is not None:
         yield "temporal transformer", video.temporal, config.lr_temporal
     yield "head", model.head, config.lr_new

@@ -47,8 +47,9 @@ class StepInput:
     def part(self, items: slice) -> StepInput:
         """Some of the pairs; likeness stays that of the whole batch."""
         texts = self.texts_of(items)
-        text = TextBatch(self.text.ids[texts], self.text.mask[texts])
-        return StepInput(text, self.frames[items], self.mask[items], self.similar)
+        return StepInput(
+            self.text.map(lambda tensor: tensor[texts]), self.frames[items], self.mask[items], self.similar
+        )
 
 
 def seed_for(*numbers: int) -> int:
@@ -63,8 +64,9 @@ def backward_step(
     micro_batch: int = 0,
     seed: int = 0,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    weight: float = 1.0,
 ) -> LossTerms:
-    """Add the gradients of this process's share of the loss to the parameters; returns its terms."""
+    """Add the gradients of this process's share of the loss, times ``weight``, to the parameters; returns its terms."""
 
     def encode(part: int, items: slice) -> tuple[Tokens, Tokens]:
         # Dropout of a part is the same in both passes, and after a resume.
@@ -77,13 +79,13 @@ def backward_step(
     parts = [slice(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
     if len(parts) == 1:
         terms = _loss(model, *encode(0, parts[0]), world, batch.similar)
-        terms.total.backward()  # type: ignore[no-untyped-call]
+        (weight * terms.total).backward()  # type: ignore[no-untyped-call]
         return terms
     with torch.no_grad():
         encoded = [encode(number, part) for number, part in enumerate(parts)]
     texts, videos = (_join([pair[side] for pair in encoded]) for side in (0, 1))
     terms = _loss(model, texts, videos, world, batch.similar)
-    terms.total.backward()  # type: ignore[no-untyped-call]
+    (weight * terms.total).backward()  # type: ignore[no-untyped-call]
     for number, part in enumerate(parts):
         rows = (batch.texts_of(part), part)
         for tokens, whole, items in zip(encode(number, part), (texts, videos), rows, strict=True):

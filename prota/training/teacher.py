@@ -1,9 +1,11 @@
-"""What the text tower knew before training: which captions mean much the same, for soft targets."""
+"""Which captions mean much the same, for soft targets: as the text tower knew before training, or as another does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,31 +13,27 @@ from torch.nn import functional as F
 
 from prota.data.batches import Pair
 from prota.data.splits import Split
-from prota.encoders.text import TextBatch
+from prota.encoders.text import PretrainedTokenizer, TextBatch
 from prota.model import ProTA
+from prota.settings import ConfigError, first_line
 
-__all__ = ["CaptionTeacher"]
+__all__ = ["CaptionTeacher", "SentenceEncoder", "sentence_encoder"]
+
+SentenceEncoder = Callable[[Sequence[str]], Tensor]
+"""Sentences → unit vectors [A, C], on the CPU."""
 
 CAPTIONS_AT_ONCE = 1024
 
 
 class CaptionTeacher:
-    """Sentence vectors of all training captions, and for each video the mean of its captions'; on the CPU."""
+    """Sentence vectors of all captions of a split, and for each video the mean of its captions'; on the CPU."""
 
-    def __init__(self, model: ProTA, split: Split, autocast: Callable[[], AbstractContextManager[object]]) -> None:
-        """``model`` has the text tower as it was loaded: a resumed run makes its teacher before it restores weights."""
+    def __init__(self, split: Split, encode: SentenceEncoder) -> None:
         # By length: a batch of equally long ones has little padding.
         captions = sorted({text for item in split.items for text in item.captions}, key=lambda text: (len(text), text))
         self._row = {caption: row for row, caption in enumerate(captions)}
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode(), autocast():
-            parts = [
-                _sentences(model, model.text_encoder.tokenize(captions[start : start + CAPTIONS_AT_ONCE])).cpu()
-                for start in range(0, len(captions), CAPTIONS_AT_ONCE)
-            ]
-        model.train(was_training)
-        self._texts = torch.cat(parts).clone()
+        starts = range(0, len(captions), CAPTIONS_AT_ONCE)
+        self._texts = torch.cat([encode(captions[start : start + CAPTIONS_AT_ONCE]) for start in starts]).clone()
         self._videos = {item.video_id: self._mean(item.captions) for item in split.items}
 
     def _mean(self, captions: Sequence[str]) -> Tensor:
@@ -47,16 +45,58 @@ class CaptionTeacher:
         return self._texts[rows] @ torch.stack([self._videos[pair.video_id] for pair in pairs]).T
 
 
-def _sentences(model: ProTA, batch: TextBatch) -> Tensor:
-    """Unit vectors [A, C]: the mean of a sentence's tokens or its last one, as ``score.text_pooling`` says.
+def sentence_encoder(
+    model: ProTA, source: str, autocast: Callable[[], AbstractContextManager[object]]
+) -> SentenceEncoder:
+    """That of ``source``, a hub id or folder, by the mean of its tokens; where that is empty, the model's text tower.
 
-    A CLIP's projection belongs to what it knows; that of a pair of towers is new and knows nothing.
+    ``model`` has the text tower as it was loaded: a resumed run makes its teachers before it restores weights. A CLIP's
+    projection belongs to what it knows; that of a pair of towers is new and knows nothing.
     """
-    tower, batch = model.text_encoder.tower, batch.to(model.logit_scale.device)
-    hidden = tower(batch) if model.config.encoder.kind != "pair" else tower.hidden(batch)
-    mask = batch.mask.unsqueeze(-1)
-    if model.config.score.text_pooling == "mean":
-        pooled = (hidden.float() * mask).sum(dim=1) / mask.sum(dim=1)
+    device, encoder = model.logit_scale.device, model.text_encoder
+    part: Any = encoder.tower
+    tokenize, hidden = encoder.tokenize, part if model.config.encoder.kind != "pair" else part.hidden
+    mean = bool(source) or model.config.score.text_pooling == "mean"
+    if source:
+        tokenizer, part = _load(source)
+        part.to(device)
+        tokenize = partial(tokenizer, length=encoder.length)
+        hidden = partial(_last_hidden, part)
+
+    def encode(captions: Sequence[str]) -> Tensor:
+        batch = tokenize(captions).to(device)
+        was_training = part.training
+        part.eval()
+        with torch.inference_mode(), autocast():
+            vectors = _pooled(hidden(batch), batch.mask, mean).cpu()
+        part.train(was_training)
+        return vectors
+
+    return encode
+
+
+def _last_hidden(model: Any, batch: TextBatch) -> Tensor:
+    hidden: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+    return hidden
+
+
+def _load(source: str) -> tuple[PretrainedTokenizer, Any]:
+    from transformers import AutoModel
+
+    try:
+        return PretrainedTokenizer.from_pretrained(source), AutoModel.from_pretrained(source, dtype=torch.float32)
+    except Exception as error:
+        # Whatever transformers says about a folder that is missing, foreign or cut short.
+        raise ConfigError(
+            f"train.teacher: cannot load {source}: {first_line(error)} "
+            "(give a hub id that this machine can reach, or a local folder)"
+        ) from None
+
+
+def _pooled(hidden: Tensor, mask: Tensor, mean: bool) -> Tensor:
+    """Unit vectors [A, C]: the mean of a sentence's tokens, or its last one."""
+    if mean:
+        pooled = (hidden.float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
     else:
-        pooled = hidden[torch.arange(len(hidden), device=hidden.device), batch.mask.sum(dim=1) - 1].float()
+        pooled = hidden[torch.arange(len(hidden), device=hidden.device), mask.sum(dim=1) - 1].float()
     return F.normalize(pooled, dim=-1)

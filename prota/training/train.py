@@ -13,16 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from prota.data.batches import (
-    ClipReader,
-    Clips,
-    FrameBatch,
-    Pair,
-    ReadAhead,
-    count_batches,
-    epoch_batches,
-    open_cache,
-)
+from prota.data.batches import ClipReader, FrameBatch, Pair, ReadAhead, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
@@ -37,8 +28,10 @@ from prota.training.checkpoint import RunFolder, TrainingState
 from prota.training.distributed import World, average_gradients
 from prota.training.features import FeatureClips, feature_key
 from prota.training.optim import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
+from prota.training.sources import Schedule, Source, open_sources
+from prota.training.start import Start
 from prota.training.step import StepInput, backward_step, seed_for
-from prota.training.teacher import CaptionTeacher
+from prota.training.teacher import CaptionTeacher, sentence_encoder
 
 __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
 
@@ -53,7 +46,10 @@ class Reporter(Protocol):
     def computed(self, done: int, total: int) -> None:
         """Of ``total`` videos, ``done`` have the features that a frozen tower makes of them; before `started`."""
 
-    def started(self, groups: list[tuple[str, int, float]], pairs: int, videos: int, steps: int, step: int) -> None: ...
+    def started(
+        self, groups: list[tuple[str, int, float]], sources: list[tuple[str, int, int, int]], steps: int, step: int
+    ) -> None:
+        """``groups``: name, parameters, learning rate; ``sources``: name, captions, videos, steps."""
 
     def stepped(self, record: dict[str, Any]) -> None: ...
 
@@ -74,6 +70,7 @@ class TrainingResult:
 class _Batch:
     """This process's share of a batch, as it is read ahead."""
 
+    source: Source
     pairs: list[Pair]
     text: TextBatch
     clips: FrameBatch
@@ -99,18 +96,23 @@ class Trainer:
         """
         self.experiment, self.run, self.world = experiment, run, world
         self.config = experiment.train
-        if self.config.batch_size % world.size:
-            raise ValueError(
-                f"train.batch_size={self.config.batch_size} cannot be shared by {world.size} processes; "
-                f"allowed: multiples of {world.size}"
-            )
+        for train in (experiment.train, *(experiment.of_source(name).train for name in experiment.sources)):
+            if train.batch_size % world.size:
+                raise ValueError(
+                    f"a batch of {train.batch_size} cannot be shared by {world.size} processes; "
+                    f"allowed: multiples of {world.size}"
+                )
         benchmark = load_benchmark(experiment.data)
         require_disjoint(benchmark)
         cache = open_cache(experiment)
+        self.sources = open_sources(experiment, benchmark, cache, allow_missing)
+        self.main = self.sources[0]
         self.missing: dict[str, int] = {}
-        asked = benchmark.split("train")
-        self.train_split, self.missing["train"] = require_complete(asked, cache.ids, allow_missing)
-        self.data = {"train": asked.hash, "used": self.train_split.hash}
+        self.data: dict[str, str] = {}
+        for source in self.sources:
+            name = "train" if source is self.main else f"train:{source.name}"
+            self.missing[name] = source.missing
+            self.data |= {name: source.asked, name.replace("train", "used"): source.split.hash}
         self.val_split: Split | None = None
         if benchmark.val is not None:
             self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
@@ -119,17 +121,22 @@ class Trainer:
             # Not to be read, only to be there: who trains for days should know now that testing will not work.
             require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
-        self.model = ProTA.from_config(experiment.model).to(world.device)
+        self.start = Start.find(self.config)
+        if self.start:
+            self.data["start"] = self.start.fingerprint
+        model = self.start.model(experiment) if self.start else ProTA.from_config(experiment.model)
+        self.model = model.to(world.device)
         self.autocast = autocast_for(world.device, self.config.precision)
-        soft = experiment.loss.soft_targets > 0
-        self.teacher = CaptionTeacher(self.model, self.train_split, self.autocast) if soft else None
+        if experiment.loss.soft_targets:
+            encode = sentence_encoder(self.model, self.config.teacher, self.autocast)
+            for source in self.sources:
+                source.teacher = CaptionTeacher(source.split, encode)
         self.optimiser = make_optimiser(self.model, self.config)
         self.average = WeightAverage(self.model, self.config.ema) if self.config.ema else None
-        self.counts = [count_batches(*self._order(epoch)) for epoch in range(self.config.epochs)]
-        self.steps = sum(self.counts)
+        self.schedule = Schedule(self.sources, self.config.epochs)
         self.features = features
-        clips = self._clips(cache, report)
-        self.reader = ClipReader(clips, experiment, self.train_split)
+        self._read_features(report)
+        clips = self.main.reader.cache
         self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
 
     def _set_up_torch(self) -> None:
@@ -141,23 +148,21 @@ class Trainer:
         # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
         torch.backends.cuda.enable_cudnn_sdp(False)
 
-    def _clips(self, cache: Clips, report: Reporter | None) -> Clips:
-        """What is read in training: frames, or the features of a tower that is shown the same ones every time."""
-        if self.config.lr_vision or self.config.augments:
-            return cache
-        if self.features is None or self.features.key != feature_key(self.model, cache):
-            splits = [split for split in (self.train_split, self.val_split) if split is not None]
+    def _read_features(self, report: Reporter | None) -> None:
+        """Have sources read the features of a tower that is shown the same frames every time, instead of the frames."""
+        for source in self.sources:
+            train = source.experiment.train
+            if train.lr_vision or train.augments:
+                continue
+            splits = [source.split, *([self.val_split] if source is self.main and self.val_split else [])]
             wanted = [video_id for split in splits for video_id in split.video_ids]
-            told = (report.computed,) if report and self.world.first else ()
-            self.features = FeatureClips(self.model.eval(), cache, wanted, self.config.precision, *told)
-        return self.features
-
-    def _order(self, epoch: int) -> tuple[Split, int, str, int, int]:
-        """What the batches of an epoch depend on."""
-        return self.train_split, self.config.batch_size, self.config.captions, self.config.seed, epoch
-
-    def batches(self, epoch: int) -> list[list[Pair]]:
-        return epoch_batches(*self._order(epoch), self.config.captions_per_video)
+            kept = self.features if source is self.main else None
+            if kept is None or kept.key != feature_key(self.model, source.cache):
+                told = (report.computed,) if report and self.world.first else ()
+                kept = FeatureClips(self.model.eval(), source.cache, wanted, self.config.precision, *told)
+            if source is self.main:
+                self.features = kept
+            source.read_from(kept)
 
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
         """Train to the end, or until asked to stop; either way everything is saved."""
@@ -172,13 +177,12 @@ class Trainer:
                 f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
                 "began; restore the annotations and the frame cache, or use another --out folder"
             )
-        state = replace(state, missing=self.missing, data=self.data)
+        started = str(self.start.source) if self.start else ""
+        state = replace(state, missing=self.missing, data=self.data, started_from=started)
         if self.world.first:
             self.run.cut_log(state.step, state.epoch)
             if report:
-                pairs = sum(len(item.captions) for item in self.train_split.items)
-                groups = describe_groups(self.model, self.config)
-                report.started(groups, pairs, len(self.train_split), self.steps, state.step)
+                report.started(describe_groups(self.model, self.config), self._learned_from(), self.steps, state.step)
         self._prepare_towers()
         while state.epoch < self.config.epochs:
             state, stopped = self._epoch(state, report, should_stop)
@@ -191,23 +195,40 @@ class Trainer:
                 self._save(state, best)
         return TrainingResult(True, self.steps, state)
 
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        return self.schedule.steps
+
+    def _learned_from(self) -> list[tuple[str, int, int, int]]:
+        """Name, captions, videos and steps of each source."""
+        steps = self.schedule.per_source()
+        return [
+            (source.name, sum(len(item.captions) for item in source.split.items), len(source.split), count)
+            for source, count in zip(self.sources, steps, strict=True)
+            if count
+        ]
+
     @torch.no_grad()
     def _begin(self) -> TrainingState:
         """What is measured on the first training batches before a run starts; nothing is left out at random there."""
         self.model.eval()
-        if not self.model.video_encoder.tower.standardised and self.experiment.score.bandwidth != "estimated":
+        # A model that training starts from has been standardised by its own training data.
+        measured = self.model.video_encoder.tower.standardised and not self.start
+        estimated = self.experiment.score.bandwidth == "estimated" and not (self.start and self.start.whole)
+        if not measured and not estimated:
             return TrainingState(step=0, epoch=0)
-        batches = self.batches(0)[:8]
-        clips = [self.reader.read([pair.video_id for pair in batch]) for batch in batches]
+        batches = self.main.batches(0)[:8]
+        clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
         tower = self.model.video_encoder.tower
-        if tower.standardised:
+        if measured:
             with self.autocast():
                 features = [
                     frames if frames.dim() == 2 else tower.features(frames)
                     for frames in (self._pictures(part, None)[part.mask.to(self.world.device)] for part in clips)
                 ]
             tower.standardise(torch.cat(features).float())
-        if self.experiment.score.bandwidth == "estimated":
+        if estimated:
             with self.autocast():
                 texts = [self.model.text_encoder([pair.captions[0] for pair in batch]) for batch in batches]
                 videos = [self.model.video_encoder(self._pictures(part, None), part.mask) for part in clips]
@@ -232,22 +253,20 @@ class Trainer:
         self, state: TrainingState, report: Reporter | None, should_stop: Callable[[], bool]
     ) -> tuple[TrainingState, bool]:
         """The rest of the epoch that ``state`` stands in."""
-        batches = self.batches(state.epoch)
-        done = state.step - sum(self.counts[: state.epoch])
-        share = self.world.share(self.config.batch_size)
 
-        def read(index: int) -> _Batch:
+        def read(step: int) -> _Batch:
             # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
-            pairs = batches[index][share]
+            place = self.schedule.place(step)
+            source = self.sources[place.source]
+            batch = source.batches(place.epoch)[place.batch]
+            pairs = batch[self.world.share(len(batch))]
             text = self.model.text_encoder.tokenize([caption for pair in pairs for caption in pair.captions])
-            clips = self.reader.read([pair.video_id for pair in pairs], state.epoch)
-            if self.world.device.type == "cuda":
-                clips = FrameBatch(clips.frames.pin_memory(), clips.mask.pin_memory())
-            similar = self.teacher.similar(batches[index]) if self.teacher else None
-            return _Batch(pairs, text, clips, similar)
+            pin = self.world.device.type == "cuda"
+            clips = source.reader.read([pair.video_id for pair in pairs], place.epoch, pin)
+            return _Batch(source, pairs, text, clips, source.teacher.similar(batch) if source.teacher else None)
 
         self.model.train()
-        ahead = ReadAhead(read, done, len(batches))
+        ahead = ReadAhead(read, state.step, self.schedule.ends[state.epoch])
         before = time.perf_counter()
         try:
             for batch in ahead:
@@ -256,7 +275,7 @@ class Trainer:
                 state = replace(state, step=state.step + 1)
                 seconds = time.perf_counter() - before
                 record |= {"epoch": state.epoch, "seconds": seconds, "data_wait": waited / seconds}
-                record["items_per_second"] = self.config.batch_size / seconds
+                record["items_per_second"] = batch.source.experiment.train.batch_size / seconds
                 self._log(record)
                 if report and self.world.first:
                     report.stepped(record)
@@ -272,18 +291,18 @@ class Trainer:
 
     def _save_between(self, state: TrainingState) -> bool:
         """Whether a checkpoint is due at this step that does not come with a validation anyway."""
-        every, ended = self.config.checkpoint_steps, state.step == sum(self.counts[: state.epoch + 1])
+        every, ended = self.config.checkpoint_steps, state.step == self.schedule.ends[state.epoch]
         return bool(every) and state.step % every == 0 and not (ended and self._validates_after(state.epoch + 1))
 
     def _validates_after(self, epochs: int) -> bool:
         return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs
 
     def _step(self, step: int, read: _Batch) -> dict[str, Any]:
-        config, world = self.config, self.world
-        augmentation = None
-        if config.augments:
-            whole = Augmentation.draw(config, self.experiment.data.cache_size, config.batch_size, step)
-            augmentation = whole.part(world.share(config.batch_size))
+        config, world, source = self.config, self.world, read.source
+        augmentation, train = None, source.experiment.train
+        if train.augments:
+            whole = Augmentation.draw(train, source.experiment.data.cache_size, train.batch_size, step)
+            augmentation = whole.part(world.share(train.batch_size))
         batch = StepInput(
             read.text.to(world.device),
             self._pictures(read.clips, augmentation),
@@ -292,7 +311,8 @@ class Trainer:
         )
         rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
         self.optimiser.zero_grad(set_to_none=True)
-        terms = backward_step(self.model, batch, world, config.micro_batch, seed_for(config.seed, step), self.autocast)
+        seed = seed_for(config.seed, step)
+        terms = backward_step(self.model, batch, world, config.micro_batch, seed, self.autocast, source.weight)
         average_gradients(self.model.parameters(), world)
         names = [field.name for field in fields(terms)]
         values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
@@ -313,7 +333,8 @@ class Trainer:
         if self.average:
             self.average.update(step + 1)
         rates = {f"lr/{name}": rate for name, rate in rates.items()}
-        return {"step": step + 1, **record, "gradient_norm": norm, **rates}
+        named = {"source": source.name} if len(self.sources) > 1 else {}
+        return {"step": step + 1, **named, **record, "gradient_norm": norm, **rates}
 
     def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
         """Metrics on the validation split at the end of an epoch; whether it is the best so far."""

@@ -1,0 +1,44 @@
+"""The model that training starts from, instead of pretrained towers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prota.config import Config
+from prota.evaluation.passport import fingerprint
+from prota.evaluation.report import find_checkpoint
+from prota.experiment import Experiment, TrainConfig
+from prota.model import ProTA, saved_config
+
+__all__ = ["Start", "config_of"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A saved model."""
+
+    source: str
+    """As it was asked for."""
+    folder: Path
+    fingerprint: str
+    """Of its weights."""
+    whole: bool
+    """Whether all of it is taken, and not its towers alone."""
+
+    @classmethod
+    def find(cls, config: TrainConfig) -> Start | None:
+        """The model of ``train.start``, of a run its best; None where training starts from pretrained towers."""
+        if not config.start:
+            return None
+        folder, _, _ = find_checkpoint(Path(config.start))
+        return cls(config.start, folder, fingerprint(folder), config.start_with == "model")
+
+    def model(self, experiment: Experiment) -> ProTA:
+        """It with the experiment's settings; one of another architecture is refused."""
+        return ProTA.from_start(self.folder, experiment.model, towers_only=not self.whole)
+
+
+def config_of(source: str) -> Config:
+    """The settings of the model that ``train.start`` names."""
+    return saved_config(find_checkpoint(Path(source))[0])

@@ -76,6 +76,13 @@ class EncoderConfig(Section):
         description="which tokens of a text are scored: all, or content words only; function words, punctuation and "
         "the ends of the text then give context to the text tower and nothing else",
     )
+    word_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of a text token that is its own word's input vector; the rest is what the text tower makes "
+        "of it in its sentence",
+    )
     frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
@@ -243,6 +250,12 @@ class LossConfig(Section):
         "before training",
     )
     soft_temperature: float = Field(0.1, gt=0, description="of that likeness (cosines): smaller, fewer are alike")
+    locality: float = Field(
+        0.0,
+        ge=0,
+        description="weight of the locality term: how far a word's token moves when another word of its sentence is "
+        "replaced; 0: none",
+    )
     max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 
 
@@ -261,6 +274,11 @@ class Config(Section):
             raise ValueError(
                 "encoder.text_tokens='content' leaves out the last token, which score.text_pooling='last' takes for "
                 "the text; allowed: text_tokens='all', or text_pooling='mean'"
+            )
+        if self.loss.locality and self.encoder.text_tokens == "all":
+            raise ValueError(
+                f"loss.locality={self.loss.locality} replaces content words and needs encoder.text_tokens='content'; "
+                "allowed with 'all': 0"
             )
         for name, value in (("eta", self.loss.eta), ("beta", self.loss.beta)):
             if value > 0 and not self.score.probabilistic:

@@ -40,6 +40,8 @@ class LossTerms:
     video_log_var: Tensor
     temperature: Tensor
     """τ."""
+    locality: Tensor
+    """Without its weight; 0 where no words were replaced (see `prota.training.locality`)."""
 
     def floats(self) -> dict[str, float]:
         """For logs."""
@@ -189,4 +191,4 @@ def share_of_loss(
         t2v = directional_loss(text_scores, targets, margin_t2v, scale, config, to_videos)
         v2t = directional_loss(video_scores, targets, margin_v2t, scale, config, to_texts)
         total = contrastive_loss(t2v, v2t) + config.beta * kl
-        return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale)
+        return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale, zero)

@@ -528,6 +528,7 @@ def loss_terms(
         "kl": kl,
         "margin": mean(margins_t2v + margins_v2t),
         "text_log_var": text_log_var,
+        "locality": 0.0,
         "video_log_var": video_log_var,
         "temperature": tau,
         "total": objective(contrastive_total(t2v, v2t), kl, loss),

@@ -149,8 +149,8 @@ def _refuse_strangers(matrix: bool, asks_a_model: bool, targets: bool) -> None:
     """What belongs to the other way of calling it would be passed over in silence."""
     if matrix and asks_a_model:
         raise typer.BadParameter(
-            "--audit, --faithfulness, --normalisation qbnorm, --data, --split and --save-scores ask a model: they need a "
-            "CHECKPOINT"
+            "--audit, --faithfulness, --normalisation qbnorm, --data, --split and --save-scores ask a model: they need "
+            "a CHECKPOINT"
         )
     if targets and not matrix:
         raise typer.BadParameter("--targets says whose the rows of --scores are: a CHECKPOINT knows")

@@ -123,7 +123,7 @@ def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: 
         if given != actual:
             raise ConfigError(f"encoder.{field} = {given} does not fit {config.clip}; allowed: {actual}")
     return Towers(
-        text=TextTower(clip.text_model, clip.text_projection),
+        text=_text_tower(config, clip.text_model, clip.text_projection),
         frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale) if config.kind == "toy" else clip.logit_scale.item(),
@@ -184,12 +184,22 @@ def _pair_towers(
         )
     features = vision.config.hidden_size * layers * len(feature.split("+"))
     return Towers(
-        text=TextTower(text, nn.Linear(text.config.hidden_size, config.width)),
+        text=_text_tower(config, text, nn.Linear(text.config.hidden_size, config.width)),
         frame=FrameTower(vision, nn.Linear(features, config.width), feature, image, special, True, layers),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale),
         record=record | {"special_tokens": special},
     )
+
+
+def _text_tower(config: EncoderConfig, text: Any, projection: nn.Linear) -> TextTower:
+    words, hidden = text.get_input_embeddings().embedding_dim, projection.in_features
+    if config.word_share and words != hidden:
+        raise ConfigError(
+            f"encoder.word_share = {config.word_share} is not allowed: word vectors of this text encoder have a width "
+            f"of {words}, its tokens one of {hidden}; allowed: 0"
+        )
+    return TextTower(text, projection, config.word_share)
 
 
 def _check_text(tokenizer: Tokenizer, text: Any, source: str, length: int) -> None:

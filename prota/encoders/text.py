@@ -13,11 +13,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from prota.types import Tokens
 
 __all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
-__all__ += ["Tokenizer", "Word"]
+__all__ += ["Tokenizer", "Word", "in_context"]
 
 # English words that hold a sentence together and name nothing that a frame could show. Directions (up, behind) and
 # numbers are not among them.
@@ -189,13 +190,21 @@ class HashTokenizer:
         """Nothing to write: the vocabulary's size is the encoder's."""
 
 
+def in_context(model: nn.Module, batch: TextBatch) -> Tensor:
+    """[A, N] → [A, N, C], what a transformer makes of each token in its sentence."""
+    hidden: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+    return hidden
+
+
 class TextTower(nn.Module):
     """A transformer over token ids and the projection of *all* its tokens to the joint width."""
 
-    def __init__(self, model: nn.Module, projection: nn.Linear) -> None:
+    def __init__(self, model: nn.Module, projection: nn.Linear, word_share: float = 0.0) -> None:
+        """``word_share``: how much of a token is its own word's input vector, whatever its sentence says."""
         super().__init__()
         self.model = model
         self.projection = projection
+        self.word_share = word_share
 
     def forward(self, batch: TextBatch) -> Tensor:
         """[A, N] → [A, N, D]."""
@@ -204,8 +213,12 @@ class TextTower(nn.Module):
 
     def hidden(self, batch: TextBatch) -> Tensor:
         """[A, N] → [A, N, C], what the projection takes."""
-        hidden: Tensor = self.model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
-        return hidden
+        hidden = in_context(self.model, batch)
+        if not self.word_share:
+            return hidden
+        own = self.model.get_input_embeddings()(batch.ids)  # type: ignore[operator]
+        length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True).detach()
+        return torch.lerp(hidden, F.normalize(own, dim=-1).to(hidden.dtype) * length, self.word_share)
 
 
 class TextEncoder(nn.Module):

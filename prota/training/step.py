@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from prota.encoders.text import TextBatch
 from prota.losses import LossTerms, share_of_loss
 from prota.model import ProTA
 from prota.training.distributed import World, gather_prepared
+from prota.training.locality import Replaced, locality_loss
 from prota.types import Tokens
 
 __all__ = ["StepInput", "backward_step", "seed_for"]
@@ -35,6 +36,8 @@ class StepInput:
     mask: Tensor
     similar: Tensor | None = None
     """[A, K, A], how alike each caption of the whole batch and each video's captions are, for ``loss.soft_targets``."""
+    replaced: Replaced | None = None
+    """The texts, each with another word in it, for ``loss.locality``."""
 
     def __len__(self) -> int:
         return len(self.mask)
@@ -47,9 +50,9 @@ class StepInput:
     def part(self, items: slice) -> StepInput:
         """Some of the pairs; likeness stays that of the whole batch."""
         texts = self.texts_of(items)
-        return StepInput(
-            self.text.map(lambda tensor: tensor[texts]), self.frames[items], self.mask[items], self.similar
-        )
+        text = self.text.map(lambda tensor: tensor[texts])
+        replaced = None if self.replaced is None else self.replaced.map(lambda tensor: tensor[texts])
+        return StepInput(text, self.frames[items], self.mask[items], self.similar, replaced)
 
 
 def seed_for(*numbers: int) -> int:
@@ -68,27 +71,28 @@ def backward_step(
 ) -> LossTerms:
     """Add the gradients of this process's share of the loss, times ``weight``, to the parameters; returns its terms."""
 
-    def encode(part: int, items: slice) -> tuple[Tokens, Tokens]:
+    def encode(part: int, items: slice) -> tuple[Tokens, ...]:
         # Dropout of a part is the same in both passes, and after a resume.
         torch.manual_seed(seed_for(seed, world.rank, part))
         chosen = batch.part(items)
         with autocast():
-            return model.text_encoder(chosen.text), model.video_encoder(chosen.frames, chosen.mask)
+            encoded = model.text_encoder(chosen.text), model.video_encoder(chosen.frames, chosen.mask)
+            return encoded if chosen.replaced is None else (*encoded, model.text_encoder(chosen.replaced.text))
 
     size = micro_batch or len(batch)
     parts = [slice(start, min(start + size, len(batch))) for start in range(0, len(batch), size)]
     if len(parts) == 1:
-        terms = _loss(model, *encode(0, parts[0]), world, batch.similar)
+        terms = _loss(model, encode(0, parts[0]), world, batch)
         (weight * terms.total).backward()  # type: ignore[no-untyped-call]
         return terms
     with torch.no_grad():
         encoded = [encode(number, part) for number, part in enumerate(parts)]
-    texts, videos = (_join([pair[side] for pair in encoded]) for side in (0, 1))
-    terms = _loss(model, texts, videos, world, batch.similar)
+    joined = tuple(_join(list(side)) for side in zip(*encoded, strict=True))
+    terms = _loss(model, joined, world, batch)
     (weight * terms.total).backward()  # type: ignore[no-untyped-call]
     for number, part in enumerate(parts):
-        rows = (batch.texts_of(part), part)
-        for tokens, whole, items in zip(encode(number, part), (texts, videos), rows, strict=True):
+        rows = (batch.texts_of(part), part, batch.texts_of(part))
+        for tokens, whole, items in zip(encode(number, part), joined, rows, strict=False):
             if tokens.embeddings.requires_grad and whole.embeddings.grad is not None:
                 gradient = whole.embeddings.grad[items].to(tokens.embeddings.dtype)
                 tokens.embeddings.backward(gradient)  # type: ignore[no-untyped-call]
@@ -102,10 +106,11 @@ def _join(parts: list[Tokens]) -> Tokens:
     return Tokens(embeddings.requires_grad_(), torch.cat([part.mask for part in parts]))
 
 
-def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World, similar: Tensor | None) -> LossTerms:
+def _loss(model: ProTA, encoded: tuple[Tokens, ...], world: World, batch: StepInput) -> LossTerms:
     """Of this process's pairs; where a video has several captions, the mean of the losses with one of them each."""
+    texts, videos, *replaced = encoded
     own_texts, own_videos = model.head.prepare_texts(texts), model.head.prepare_videos(videos)
-    config = model.config
+    config, similar = model.config, batch.similar
     count, captions = len(own_videos), len(own_texts) // len(own_videos)
     targets = torch.arange(count, device=own_texts.mask.device) + world.rank * count
     if world.size == 1:
@@ -122,4 +127,8 @@ def _loss(model: ProTA, texts: Tokens, videos: Tokens, world: World, similar: Te
         scores = text_scores[nth::captions], video_scores[:, nth::captions]
         own = own_texts[nth::captions], own_videos
         terms.append(share_of_loss(*scores, targets, *own, model.logit_scale, config.loss, alike))
-    return LossTerms.mean(terms)
+    loss = LossTerms.mean(terms)
+    if batch.replaced is None:
+        return loss
+    locality = locality_loss(own_texts, model.head.prepare_texts(replaced[0]), batch.replaced.place)
+    return replace(loss, total=loss.total + config.loss.locality * locality, locality=locality)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from prota.data.batches import Pair
 from prota.data.splits import Split
-from prota.encoders.text import PretrainedTokenizer, TextBatch
+from prota.encoders.text import PretrainedTokenizer, in_context
 from prota.model import ProTA
 from prota.settings import ConfigError, first_line
 
@@ -54,30 +54,24 @@ def sentence_encoder(
     projection belongs to what it knows; that of a pair of towers is new and knows nothing.
     """
     device, encoder = model.logit_scale.device, model.text_encoder
-    part: Any = encoder.tower
-    tokenize, hidden = encoder.tokenize, part if model.config.encoder.kind != "pair" else part.hidden
-    mean = bool(source) or model.config.score.text_pooling == "mean"
+    tower: Any = encoder.tower.model
+    tokenize, mean = encoder.tokenize, model.config.score.text_pooling == "mean"
+    projection = encoder.tower.projection if model.config.encoder.kind != "pair" else torch.nn.Identity()
     if source:
-        tokenizer, part = _load(source)
-        part.to(device)
-        tokenize = partial(tokenizer, length=encoder.length)
-        hidden = partial(_last_hidden, part)
+        tokenizer, tower = _load(source)
+        tower.to(device)
+        tokenize, mean, projection = partial(tokenizer, length=encoder.length), True, torch.nn.Identity()
 
     def encode(captions: Sequence[str]) -> Tensor:
         batch = tokenize(captions).to(device)
-        was_training = part.training
-        part.eval()
+        was_training = tower.training
+        tower.eval()
         with torch.inference_mode(), autocast():
-            vectors = _pooled(hidden(batch), batch.mask, mean).cpu()
-        part.train(was_training)
+            vectors = _pooled(projection(in_context(tower, batch)), batch.mask, mean).cpu()
+        tower.train(was_training)
         return vectors
 
     return encode
-
-
-def _last_hidden(model: Any, batch: TextBatch) -> Tensor:
-    hidden: Tensor = model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
-    return hidden
 
 
 def _load(source: str) -> tuple[PretrainedTokenizer, Any]:

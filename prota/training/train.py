@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from prota.data.batches import ClipReader, FrameBatch, Pair, ReadAhead, open_cache
@@ -27,6 +28,7 @@ from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder, TrainingState
 from prota.training.distributed import World, average_gradients
 from prota.training.features import FeatureClips, feature_key
+from prota.training.locality import Replaced, replace_words
 from prota.training.optim import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
 from prota.training.sources import Schedule, Source, open_sources
 from prota.training.start import Start
@@ -34,6 +36,10 @@ from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 
 __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
+
+
+# Tells these draws from others of the same step.
+_REPLACING = 1
 
 
 class NonFiniteLossError(RuntimeError):
@@ -76,6 +82,7 @@ class _Batch:
     clips: FrameBatch
     similar: torch.Tensor | None
     """Of the whole batch."""
+    replaced: Replaced | None
 
 
 class Trainer:
@@ -96,10 +103,12 @@ class Trainer:
         """
         self.experiment, self.run, self.world = experiment, run, world
         self.config = experiment.train
-        for train in (experiment.train, *(experiment.of_source(name).train for name in experiment.sources)):
-            if train.batch_size % world.size:
+        sizes = {"train": self.config.batch_size}
+        sizes |= {f"sources.{name}": experiment.of_source(name).train.batch_size for name in experiment.sources}
+        for section, size in sizes.items():
+            if size % world.size:
                 raise ValueError(
-                    f"a batch of {train.batch_size} cannot be shared by {world.size} processes; "
+                    f"{section}.batch_size={size} cannot be shared by {world.size} processes; "
                     f"allowed: multiples of {world.size}"
                 )
         benchmark = load_benchmark(experiment.data)
@@ -263,7 +272,8 @@ class Trainer:
             text = self.model.text_encoder.tokenize([caption for pair in pairs for caption in pair.captions])
             pin = self.world.device.type == "cuda"
             clips = source.reader.read([pair.video_id for pair in pairs], place.epoch, pin)
-            return _Batch(source, pairs, text, clips, source.teacher.similar(batch) if source.teacher else None)
+            similar = source.teacher.similar(batch) if source.teacher else None
+            return _Batch(source, pairs, text, clips, similar, self._replaced(step, batch, text))
 
         self.model.train()
         ahead = ReadAhead(read, state.step, self.schedule.ends[state.epoch])
@@ -289,6 +299,16 @@ class Trainer:
             ahead.close()
         return state, False
 
+    def _replaced(self, step: int, batch: list[Pair], text: TextBatch) -> Replaced | None:
+        """This process's texts, each with a word of another text of the whole batch in it."""
+        if not self.experiment.loss.locality:
+            return None
+        captions = [caption for pair in batch for caption in pair.captions]
+        own = self.world.share(len(captions))
+        draws = np.random.default_rng([self.config.seed, step, _REPLACING]).random((len(captions), 3))[own]
+        donors = [captions[int(draw * len(captions))] for draw in draws[:, 0]]
+        return replace_words(text, self.model.text_encoder.tokenize(donors), torch.from_numpy(draws[:, 1:]))
+
     def _save_between(self, state: TrainingState) -> bool:
         """Whether a checkpoint is due at this step that does not come with a validation anyway."""
         every, ended = self.config.checkpoint_steps, state.step == self.schedule.ends[state.epoch]
@@ -308,6 +328,7 @@ class Trainer:
             self._pictures(read.clips, augmentation),
             read.clips.mask.to(world.device, non_blocking=True),
             None if read.similar is None else read.similar.to(world.device, non_blocking=True),
+            None if read.replaced is None else read.replaced.map(lambda tensor: tensor.to(world.device)),
         )
         rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
         self.optimiser.zero_grad(set_to_none=True)

@@ -101,3 +101,39 @@ def test_pooling_by_the_last_token_needs_it() -> None:
     with pytest.raises(ConfigError, match="text_pooling"):
         Config.build("global-pooling", "toy", [CONTENT])
     Config.build("global-pooling", "toy", [CONTENT, "score.text_pooling=mean"])
+
+
+def test_a_token_has_a_share_of_its_own_word(config: Config, tmp_path: Path) -> None:
+    """Of that share nothing depends on the sentence: here a token, less what its sentence makes of it, is its word."""
+    whole = ProTA.from_config(config).eval()
+    whole.save_pretrained(tmp_path)
+    shared = config.replace(encoder=config.encoder.replace(word_share=0.4))
+    model = ProTA.from_start(tmp_path, shared).eval()
+    batch = model.text_encoder.tokenize(["the red dog runs", "a cat"])
+    with torch.inference_mode():
+        context, hidden = whole.text_encoder.tower.hidden(batch), model.text_encoder.tower.hidden(batch)
+        words = model.text_encoder.tower.model.get_input_embeddings()(batch.ids)  # type: ignore[operator]
+    own = (hidden - 0.6 * context)[batch.mask]
+    torch.testing.assert_close(own.norm(dim=-1), 0.4 * context[batch.mask].norm(dim=-1))
+    assert torch.cosine_similarity(own, words[batch.mask], dim=-1).min() > 0.999
+    model.save_pretrained(tmp_path / "again")
+    torch.testing.assert_close(
+        ProTA.from_pretrained(tmp_path / "again").text_encoder(batch).embeddings, model.text_encoder(batch).embeddings
+    )
+
+
+def test_words_of_another_width_have_no_share(dinov2_folder: Path, tmp_path: Path) -> None:
+    from transformers import AlbertConfig, AlbertModel
+
+    from tests.tiny_models import WORDS, write_tokenizer
+
+    AlbertModel(
+        AlbertConfig(
+            vocab_size=len(WORDS), embedding_size=8, hidden_size=16, num_attention_heads=2, intermediate_size=32,
+            num_hidden_layers=1, max_position_embeddings=20,
+        )
+    ).save_pretrained(tmp_path)  # fmt: skip
+    write_tokenizer(tmp_path)
+    ProTA.from_config(pair_config(dinov2_folder, tmp_path))
+    with pytest.raises(ConfigError, match="width of 8, its tokens one of 16"):
+        ProTA.from_config(pair_config(dinov2_folder, tmp_path, "encoder.word_share=0.5"))

@@ -16,7 +16,8 @@ from prota.training.train import Trainer
 
 __all__ = ["ALONE", "TERMS", "curve", "log", "train", "trained", "validations", "weights"]
 
-TERMS = ("total", "contrastive_t2v", "contrastive_v2t", "kl", "margin", "text_log_var", "video_log_var", "temperature")
+TERMS = ("total", "contrastive_t2v", "contrastive_v2t", "kl", "margin", "text_log_var", "video_log_var")
+TERMS += ("temperature", "locality")
 
 
 def log(run: Path) -> list[dict[str, Any]]:

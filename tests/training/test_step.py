@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch.multiprocessing as multiprocessing
 from prota import Config, ProTA
 from prota.encoders.text import TextBatch
 from prota.training.distributed import ALONE, World, average_gradients
+from prota.training.locality import locality_loss, replace_words
 from prota.training.step import StepInput, backward_step, seed_for
 
 COLOURS = ["red", "green", "blue", "white", "black", "grey", "pink", "dim"]
@@ -38,6 +40,14 @@ def three_captions(model: ProTA) -> StepInput:
     texts = model.text_encoder.tokenize([f"{text} {ending}" for text in TEXTS for ending in ("", "one", "two there")])
     similar = torch.rand(8, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     return StepInput(texts, batch.frames, batch.mask, similar)
+
+
+def replaced(model: ProTA) -> StepInput:
+    """Three captions a video, each once more with another word in it."""
+    batch = three_captions(model)
+    draws = torch.rand(24, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    donors = model.text_encoder.tokenize(TEXTS[::-1] * 3)
+    return StepInput(batch.text, batch.frames, batch.mask, batch.similar, replace_words(batch.text, donors, draws))
 
 
 def gradients(model: ProTA) -> dict[str, torch.Tensor]:
@@ -79,12 +89,18 @@ def test_several_captions_give_the_mean_of_the_losses_with_one_of_them_each(pres
     assert_same(gradients(model), expected)
 
 
+LOCAL = [*SOFT, "encoder.text_tokens=content", "loss.locality=0.7"]
+
+
 @pytest.mark.parametrize("micro_batch", [1, 3, 8])
-def test_micro_batches_of_several_captions_give_the_gradients_of_the_batch(micro_batch: int) -> None:
-    model = toy("prota", *SOFT)
+@pytest.mark.parametrize(("make", "settings"), [(three_captions, SOFT), (replaced, LOCAL)])
+def test_micro_batches_of_several_captions_give_the_gradients_of_the_batch(
+    make: Callable[[ProTA], StepInput], settings: list[str], micro_batch: int
+) -> None:
+    model = toy("prota", *settings)
     twin = copy.deepcopy(model)
-    expected = backward_step(model, three_captions(model), ALONE)
-    actual = backward_step(twin, three_captions(model), ALONE, micro_batch)
+    expected = backward_step(model, make(model), ALONE)
+    actual = backward_step(twin, make(model), ALONE, micro_batch)
     assert actual.floats() == pytest.approx(expected.floats(), abs=1e-12)
     assert_same(gradients(twin), gradients(model))
 
@@ -111,10 +127,14 @@ CASES = {
     "pooling-micro": ("global-pooling", [], 3),
     "captions": ("prota", SOFT, 0),
     "captions-micro": ("dpa", SOFT, 2),
+    "replaced": ("prota", LOCAL, 0),
+    "replaced-micro": ("dpa", LOCAL, 2),
 }
 
 
 def batch_of(name: str, model: ProTA) -> StepInput:
+    if name.startswith("replaced"):
+        return replaced(model)
     return three_captions(model) if name.startswith("captions") else whole_batch(model)
 
 
@@ -154,3 +174,33 @@ def test_two_ranks_give_the_gradients_of_one(name: str, of_two_ranks: Path) -> N
 def test_seeds_depend_on_all_numbers() -> None:
     assert seed_for(1, 2) == seed_for(1, 2)
     assert len({seed_for(a, b) for a in range(20) for b in range(20)}) == 400
+
+
+def test_one_word_of_each_text_is_replaced_by_one_of_its_donor() -> None:
+    model = toy("prota", "encoder.text_tokens=content")
+    texts, donors = ["the red dog", "a cat", "the"], ["a green bird", "the tree", "cat"]
+    text, other = model.text_encoder.tokenize(texts), model.text_encoder.tokenize(donors)
+    seen = set()
+    for first in (0.0, 0.6, 0.999):
+        for second in (0.0, 0.999):
+            changed = replace_words(text, other, torch.tensor([[first, second]] * 3))
+            different = (changed.text.ids != text.ids).nonzero().tolist()
+            assert len(different) == 3
+            rows = torch.arange(3)
+            assert text.scored is not None
+            assert [place for _, place in different] == text.scored[rows, changed.place].tolist()
+            seen.add((different[0][1], int(changed.text.ids[0, different[0][1]])))
+    # Both content words of the first text, by both of its donor.
+    assert len(seen) == 4
+
+
+def test_locality_is_how_far_the_other_words_move() -> None:
+    model = toy("prota", "encoder.text_tokens=content").eval()
+    text = model.text_encoder.tokenize(["the red dog runs", "a cat"])
+    changed = replace_words(text, model.text_encoder.tokenize(["a bird", "green"]), torch.tensor([[0.5, 0.0]] * 2))
+    before, after = model.encode_text(text), model.encode_text(changed.text)
+    cosines = torch.cosine_similarity(before.direction[0], after.direction[0], dim=-1)
+    # The second of three words is another one; a text of one word has no others.
+    expected = 0.5 * (1 - 0.5 * (cosines[0] + cosines[2]))
+    assert float(expected) > 0
+    torch.testing.assert_close(locality_loss(before, after, changed.place), expected)

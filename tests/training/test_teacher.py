@@ -11,26 +11,37 @@ import torch
 from prota import Config, ProTA
 from prota.data.batches import Pair
 from prota.data.splits import Item, Split
-from prota.training.teacher import CaptionTeacher
-from tests.tiny_models import pair_config
+from prota.encoders.text import PretrainedTokenizer
+from prota.settings import ConfigError
+from prota.training.teacher import CaptionTeacher, sentence_encoder
+from tests.tiny_models import pair_config, write_bert
 
 SPLIT = Split("train", (Item("v0", ("a red ball", "the red ball rolls")), Item("v1", ("two dogs", "a dog and a dog"))))
 PAIRS = [Pair("v0", ("the red ball rolls", "a red ball")), Pair("v1", ("two dogs", "a dog and a dog"))]
 
 
-@pytest.mark.parametrize("kind", ["toy", "pair"])
+@pytest.mark.parametrize("kind", ["toy", "pair", "pair with words", "other"])
 def test_likeness_is_the_cosine_of_a_caption_and_the_mean_of_a_videos(
-    kind: str, dinov2_folder: Path, bert_folder: Path
+    kind: str, dinov2_folder: Path, bert_folder: Path, tmp_path: Path
 ) -> None:
-    config = Config.build(backbone="toy") if kind == "toy" else pair_config(dinov2_folder, bert_folder)
+    words = ["encoder.text_tokens=content", "encoder.word_share=0.5"] if kind == "pair with words" else []
+    config = Config.build(backbone="toy") if kind == "toy" else pair_config(dinov2_folder, bert_folder, *words)
     model = ProTA.from_config(config).train()
-    teacher = CaptionTeacher(model, SPLIT, nullcontext)
+    source = str(write_bert(tmp_path)) if kind == "other" else ""
+    encode = sentence_encoder(model, source, nullcontext)
+    teacher = CaptionTeacher(SPLIT, encode)
     assert model.training
     model.eval()
 
     def sentence(text: str) -> torch.Tensor:
         tower, batch = model.text_encoder.tower, model.text_encoder.tokenize(text)
-        tokens = (tower(batch) if kind == "toy" else tower.hidden(batch))[0]
+        hidden = tower.model(input_ids=batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+        if source:
+            from transformers import AutoModel
+
+            batch = PretrainedTokenizer.from_pretrained(source)([text], 10)
+            hidden = AutoModel.from_pretrained(source)(batch.ids, attention_mask=batch.mask.long()).last_hidden_state
+        tokens = (tower.projection(hidden) if kind == "toy" else hidden)[0]
         pooled = tokens.mean(dim=0) if config.score.text_pooling == "mean" else tokens[-1]
         return pooled / pooled.norm()
 
@@ -43,3 +54,10 @@ def test_likeness_is_the_cosine_of_a_caption_and_the_mean_of_a_videos(
     similar = teacher.similar(PAIRS)
     torch.testing.assert_close(similar, torch.tensor(expected), rtol=0, atol=1e-5)
     assert not similar.requires_grad
+
+
+def test_a_teacher_that_cannot_be_loaded(tmp_path: Path) -> None:
+    model = ProTA.from_config(Config.build(backbone="toy"))
+    with pytest.raises(ConfigError, match=r"train\.teacher: cannot load") as caught:
+        sentence_encoder(model, str(tmp_path), nullcontext)
+    assert "\n" not in str(caught.value)

@@ -393,7 +393,9 @@ def test_training_never_reads_the_test_split(world_config: Path, tmp_path: Path)
     trainer = Trainer(experiment, run, ALONE)
     assert not any("test" in name for name in vars(trainer))
     seen: list[str] = []
-    original = trainer.reader.cache.frames
-    trainer.reader.cache.frames = lambda video_id: (seen.append(video_id), original(video_id))[1]  # type: ignore[method-assign]
+    cache = trainer.main.reader.cache
+    original = cache.frames
+    cache.frames = lambda video_id: (seen.append(video_id), original(video_id))[1]  # type: ignore[method-assign]
     trainer.fit()
-    assert set(seen) == {item.video_id for s in (trainer.train_split, trainer.val_split) for item in s.items}
+    assert trainer.val_split is not None
+    assert set(seen) == {item.video_id for split in (trainer.main.split, trainer.val_split) for item in split.items}

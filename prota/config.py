@@ -253,8 +253,8 @@ class LossConfig(Section):
     locality: float = Field(
         0.0,
         ge=0,
-        description="weight of the locality term: how far a word's token moves when another word of its sentence is "
-        "replaced; 0: none",
+        description="weight of the locality term: how far a word's token moves, and how much its weight changes, when "
+        "another word of its sentence is replaced; 0: none",
     )
     max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 

@@ -44,8 +44,16 @@ def _chosen(scored: Tensor, draw: Tensor) -> Tensor:
 
 
 def locality_loss(before: PreparedTokens, after: PreparedTokens, place: Tensor) -> Tensor:
-    """Mean over texts of 1 − the mean cosine of their other tokens with and without the replacement; 0 of one token."""
+    """Of a text's other tokens: 1 − their mean cosine with and without the replacement, and half of what their weights
+    differ by in all; the mean over texts.
+
+    Without the second part words stay where they are, but what they add to a score does not: a text's weights are a
+    softmax.
+    """
     position = torch.arange(before.mask.shape[1], device=place.device)
     others = before.mask & (position != place.unsqueeze(1))
     apart = ((1 - (before.direction * after.direction).sum(dim=-1)) * others).sum(dim=1)
-    return (apart / others.sum(dim=1).clamp(min=1)).mean()
+    loss = apart / others.sum(dim=1).clamp(min=1)
+    if before.weight is not None and after.weight is not None:
+        loss = loss + 0.5 * ((before.weight - after.weight).abs() * others).sum(dim=1)
+    return loss.mean()

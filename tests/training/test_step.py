@@ -200,7 +200,11 @@ def test_locality_is_how_far_the_other_words_move() -> None:
     changed = replace_words(text, model.text_encoder.tokenize(["a bird", "green"]), torch.tensor([[0.5, 0.0]] * 2))
     before, after = model.encode_text(text), model.encode_text(changed.text)
     cosines = torch.cosine_similarity(before.direction[0], after.direction[0], dim=-1)
+    assert before.weight is not None
+    assert after.weight is not None
+    weights = (before.weight[0] - after.weight[0]).abs()
     # The second of three words is another one; a text of one word has no others.
-    expected = 0.5 * (1 - 0.5 * (cosines[0] + cosines[2]))
+    expected = 0.5 * (1 - 0.5 * (cosines[0] + cosines[2]) + 0.5 * (weights[0] + weights[2]))
     assert float(expected) > 0
+    assert float(weights[0]) > 0
     torch.testing.assert_close(locality_loss(before, after, changed.place), expected)

@@ -28,6 +28,8 @@ from prota.cli.options import (
 from prota.settings import merge, parse_override
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from prota.evaluation.audit import Check
     from prota.training.distributed import World
 
@@ -89,8 +91,6 @@ def evaluate(
                 _evaluate_matrix(scores, targets, normalisation == "dsl", candidates, json_file)
             return
         assert checkpoint is not None
-        import numpy as np
-
         from prota.evaluation.audit import audit as run_audit
         from prota.evaluation.report import Evaluation
         from prota.kernels.dispatch import using
@@ -104,10 +104,7 @@ def evaluate(
             return
         if save_scores is not None:
             # At once: it took longest, and nothing that comes later should cost it.
-            save_scores.parent.mkdir(parents=True, exist_ok=True)
-            with save_scores.open("wb") as file:
-                # By its name alone, numpy would give it another.
-                np.save(file, measured.scored.scores.numpy())
+            _save(save_scores, measured.scored.scores)
         passport = evaluation.result(measured, normalisation, candidates)
         show_table(passport.table())
         if faithfulness:
@@ -123,6 +120,15 @@ def evaluate(
             typer.echo(f"result: {json_file}")
         if audit:
             _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+
+
+def _save(path: Path, scores: Tensor) -> None:
+    import numpy as np
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        # By its name alone, numpy would give it another.
+        np.save(file, scores.numpy())
 
 
 def _result_name(

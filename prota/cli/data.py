@@ -96,9 +96,8 @@ def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
     found = find_videos(Path(folder).expanduser(), [video for split in splits for video in split.video_ids])
     total = sum(map(len, splits))
     if not found.paths:
-        raise ValueError(f"none of the {total} videos is in {folder}: set the folder that holds them")
-    if found.missing:
-        typer.echo(f"{len(found.missing)} of {total} not found in {folder}")
+        raise ValueError(f"none of the {total} videos is in {folder}: set data.videos to their folder")
+    typer.echo(f"{folder}: {len(found.paths)} of {total} videos found")
     return found.paths
 
 

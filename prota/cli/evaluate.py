@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from prota.evaluation.audit import Check
+    from prota.evaluation.report import Evaluation, Measured
     from prota.training.distributed import World
 
 __all__ = ["evaluate"]
@@ -47,6 +48,9 @@ Normalisation = Annotated[
 Candidates = Annotated[
     Literal["captions", "videos"], typer.Option(help="video to text: rank among captions, or videos by their best")
 ]
+Faithful = Annotated[
+    bool, typer.Option("--faithfulness", help="also measure what words weigh and what a replaced word changes")
+]
 _RESULT = "where the result goes; default for a run: RUN/results, a name for each split, data, -s and rule"
 
 
@@ -60,9 +64,7 @@ def evaluate(
     normalisation: Normalisation = "none",
     candidates: Candidates = "captions",
     audit: Annotated[bool, typer.Option("--audit", help="also run leak checks on the model")] = False,
-    faithfulness: Annotated[
-        bool, typer.Option("--faithfulness", help="also measure what words weigh and what a replaced word changes")
-    ] = False,
+    faithfulness: Faithful = False,
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
@@ -76,15 +78,8 @@ def evaluate(
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
     require_data(data, overrides)
-    asks_a_model = (
-        audit
-        or faithfulness
-        or normalisation == "qbnorm"
-        or data is not None
-        or save_scores is not None
-        or split != "test"
-    )
-    _refuse_strangers(scores is not None, asks_a_model, targets is not None)
+    asked = (audit, faithfulness, normalisation == "qbnorm", data, save_scores, split != "test")
+    _refuse_strangers(scores is not None, any(asked), targets is not None)
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
             if world.first:
@@ -108,10 +103,7 @@ def evaluate(
         passport = evaluation.result(measured, normalisation, candidates)
         show_table(passport.table())
         if faithfulness:
-            with progress("words") as update:
-                words = evaluation.faithfulness(measured, lambda what, done, total: update(done, total, what))
-            show_table(words.table())
-            passport = replace(passport, faithfulness=words.as_dict())
+            passport = replace(passport, faithfulness=_report_faithfulness(evaluation, measured))
         if json_file is None and (checkpoint / "checkpoints.json").exists():
             name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
             json_file = checkpoint / "results" / name
@@ -179,6 +171,13 @@ def _processes(device: str) -> Iterator[World]:
         world.close()
     except OtherProcessError:
         raise typer.Exit(1) from None
+
+
+def _report_faithfulness(evaluation: Evaluation, measured: Measured) -> dict[str, Any]:
+    with progress("words") as update:
+        found = evaluation.faithfulness(measured, lambda what, done, total: update(done, total, what))
+    show_table(found.table())
+    return found.as_dict()
 
 
 def _report_audit(checks: list[Check]) -> None:

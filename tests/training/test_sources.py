@@ -216,7 +216,7 @@ def test_a_picture_that_cannot_be_read_is_named(world_config: Path, tmp_path: Pa
     result = CliRunner().invoke(app, ["data", "prepare", str(world_config), *flags])
     assert result.exit_code == 0
     assert "quarantined p4: " in result.output
-    assert "1 of 32 not found" in result.output
+    assert "31 of 32 videos found" in result.output
     with pytest.raises(DataError, match=r"sources\.pictures: of 32 train videos 2 cannot be had"):
         train(world_config, tmp_path / "run", *settings)
     train(world_config, tmp_path / "run", *settings, "train.epochs=1", allow_missing=2)

@@ -12,13 +12,14 @@ from tests.conftest import REPOSITORY, imported
 PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
+    {"errors"},
     {"presets", "settings", "files", "models"},
-    {"types", "config"},
+    {"types", "config", "runtime"},
     {"experiment"},
     {"frames", "encoders", "kernels", "weights"},
     {"scoring"},
     {"model"},
-    {"losses", "ranking"},
+    {"losses", "ranking", "runs"},
     {"data", "training", "evaluation", "library"},
     {"cluster", "figures", "planning", "samples", "server", "cli"},
 ]

@@ -49,7 +49,7 @@ def index(
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     # On a cluster, others encode; this process only has to know which model it is.
     opened = Library.open(library, model, "cpu" if ray else str(start_world(device).device))

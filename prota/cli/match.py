@@ -28,7 +28,7 @@ def match(
     lines = read_lines(captions)
     from prota.library.clips import match_captions
     from prota.model import ProTA
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     loaded = ProTA.from_pretrained(model).to(start_world(device).device)
     for found in match_captions(loaded, clip, lines)[:k]:

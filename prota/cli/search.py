@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_lines, show_table
+from prota.errors import ProtaError
 
 if TYPE_CHECKING:
     from prota.library.library import Library
@@ -50,7 +51,7 @@ def search(
     from prota.library.library import Library
     from prota.library.place import Place
     from prota.library.records import LibraryError
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     try:
         clip = None if like is None else parse_clip(like)
@@ -185,5 +186,5 @@ def _open(hit: Hit) -> None:
             return
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if not shutil.which(opener):
-        raise RuntimeError(f"no player found to open {hit.video.path}: install mpv or vlc")
+        raise ProtaError(f"no player found to open {hit.video.path}: install mpv or vlc")
     subprocess.Popen([opener, hit.video.path])

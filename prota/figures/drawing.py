@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prota.errors import ProtaError
 from prota.files import write_atomically
 
 if TYPE_CHECKING:
@@ -47,8 +48,10 @@ _STYLE: dict[str, Any] = {
 }
 
 
-class FigureError(ValueError):
+class FigureError(ProtaError, ValueError):
     """A figure that cannot be drawn from what was given; the message says why and what to do."""
+
+    code = "figure"
 
 
 class Mark:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from prota.errors import ProtaError
 from prota.files import publish
 
 __all__ = ["BuildError", "build", "load"]
@@ -28,8 +29,10 @@ _NATIVE = ("-march=native",)
 _TIME_LIMIT = 120
 
 
-class BuildError(RuntimeError):
+class BuildError(ProtaError, RuntimeError):
     """No compiler, or one that cannot build this; says so in one line."""
+
+    code = "build"
 
 
 @functools.cache

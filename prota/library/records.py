@@ -7,14 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from prota.errors import ProtaError
+
 __all__ = ["LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class LibraryError(ValueError):
+class LibraryError(ProtaError, ValueError):
     """Something about a library that its user can mend; the message says what is wrong and what to do."""
+
+    code = "library"
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from prota.errors import one_line
 from prota.library.place import Place, Where
 from prota.library.records import ModelStamp, VideoRecord
 from prota.models import shipped
 from prota.server.folders import Folders
 from prota.server.problems import ProblemError
 from prota.server.waiting import Batcher, Kept
-from prota.settings import first_line
 
 if TYPE_CHECKING:
     from prota.cluster.gather import Shards
@@ -151,7 +151,7 @@ class Engine:
             try:
                 self._take_over()
             except Exception as error:
-                self._complain(first_line(error))
+                self._complain(one_line(error))
                 # A model that cannot be read is not to be read all the time.
                 pause = _PATIENCE * self.refresh
             self._wake.wait(pause)
@@ -232,7 +232,7 @@ class Engine:
     def _load(self, store: Store) -> None:
         from prota.library.encoding import stamp_of
         from prota.library.library import Library
-        from prota.training.distributed import start_world
+        from prota.runtime import start_world
 
         self._library, self._stamp = None, None
         library = Library.open(self.folder, self.model, str(start_world(self.device).device))

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prota.settings import first_line
+from prota.errors import one_line
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -86,7 +86,7 @@ def main() -> None:
         # Nobody listens any more.
         os._exit(1)
     except Exception as error:
-        print(json.dumps({"error": first_line(error)}), flush=True)
+        print(json.dumps({"error": one_line(error)}), flush=True)
         sys.exit(1)
 
 
@@ -95,7 +95,7 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.library.library import Library
     from prota.library.place import Place
     from prota.library.segments import SegmentPlan
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     place = Place.of(order.library)
     library = Library.open(place, order.model, str(start_world(order.device).device))

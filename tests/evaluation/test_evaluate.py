@@ -28,7 +28,7 @@ from prota.data.splits import Item, Split
 from prota.evaluation import evaluate, report
 from prota.evaluation.report import Evaluation, Measured, SystemUnderTest
 from prota.experiment import Experiment
-from prota.training.distributed import ALONE, World
+from prota.runtime import ALONE, World
 from tests.conftest import REPOSITORY
 
 # 7 videos and 14 captions, so 4 batches and 5 blocks, or with the usual sizes one of each: less than processes.

@@ -12,7 +12,8 @@ import torch.multiprocessing as multiprocessing
 
 from prota import Config, ProTA
 from prota.encoders.text import TextBatch
-from prota.training.distributed import ALONE, World, average_gradients
+from prota.runtime import ALONE, World
+from prota.training.distributed import average_gradients
 from prota.training.locality import locality_loss, replace_words
 from prota.training.step import StepInput, backward_step, seed_for
 

@@ -17,11 +17,12 @@ import pytest
 import torch
 
 from prota.encoders.text import HashTokenizer, TextBatch
-from prota.evaluation.report import SystemUnderTest, find_checkpoint
+from prota.evaluation.report import SystemUnderTest
 from prota.experiment import Experiment
+from prota.runs import find_checkpoint
+from prota.runtime import World
 from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import World
 from prota.training.optim import layers_of
 from prota.training.train import NonFiniteLossError, Trainer
 from tests.conftest import REPOSITORY

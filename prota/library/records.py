@@ -65,6 +65,11 @@ class VideoRecord:
         """Whether its segments are in the library; a bad file has none."""
         return self.state != "bad" and self.segments > 0
 
+    @property
+    def kind(self) -> Literal["picture", "video"]:
+        """A picture has one segment of duration 0; a video lasts longer, even with one frame."""
+        return "picture" if self.whole and not self.duration else "video"
+
 
 @dataclass(frozen=True)
 class SegmentBatch:

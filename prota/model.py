@@ -74,7 +74,7 @@ class ProTA(nn.Module):
         return self.head.score(texts, videos, backend)
 
     def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
-        """What one score is made of; ``text_encoder.pieces(text)`` names its words."""
+        """What one score is made of; `Explanation.by_word` with ``text_encoder.words(text)`` names whole words."""
         return self.head.explain(text, video)
 
     def use_int8(self) -> ProTA:

@@ -106,11 +106,8 @@ def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> 
         }  # fmt: skip
         if explain:
             explanation = library.searcher.explain(query, hit.row)
-            pieces = library.model.text_encoder.pieces(query.text)
-            entry["words"] = [
-                {"word": word, "adds": float(adds)}
-                for word, adds in zip(pieces, explanation.text_contributions, strict=True)
-            ]
+            words = explanation.by_word(library.model.text_encoder.words(query.text))
+            entry["words"] = [{"word": word.text, "adds": word.contribution} for word in words]
             times = library.searcher.frame_times(hit.row)
             entry["frames"] = [
                 {"second": round(second, 3), "adds": float(adds)}
@@ -160,20 +157,22 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
 
 def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int) -> None:
     """Bars of what words and seconds add; they sum to the score."""
+    from rich.cells import cell_len
     from rich.markup import escape
 
     explanation = library.searcher.explain(query, hit.row)
-    pieces = library.model.text_encoder.pieces(query.text)
-    seconds = [_clock(value) for value in library.searcher.frame_times(hit.row)]
-    sides = ((pieces, explanation.text_contributions.tolist()), (seconds, explanation.video_contributions.tolist()))
-    largest = max(max(abs(value) for value in values) for _, values in sides) or 1.0
-    unsure = explanation.unsure
+    words = explanation.by_word(library.model.text_encoder.words(query.text))
+    times = library.searcher.frame_times(hit.row)
+    frames = ["the picture"] if hit.video.kind == "picture" else [_clock(time) for time in times]
+    rows = [(word.text, word.contribution) for word in words]
+    rows += zip(frames, explanation.video_contributions.tolist(), strict=True)
+    largest = max(abs(value) for _, value in rows) or 1.0
+    width = max(cell_len(name) for name, _ in rows)
     console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(_short(hit.video.path))})")
-    for side, (names, values) in enumerate(sides):
-        for index, (name, value) in enumerate(zip(names, values, strict=True)):
-            bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
-            note = "  (the model is unsure of this word)" if side == 0 and unsure[index] else ""
-            console.print(f"  {escape(name):>14} {value:+.4f} {bar}{note}", highlight=False)
+    for name, value in rows:
+        bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
+        padding = " " * (width - cell_len(name))
+        console.print(f"  {padding}{escape(name)} {value:+.4f} {bar}", highlight=False)
 
 
 def _open(hit: Hit) -> None:

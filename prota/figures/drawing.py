@@ -158,9 +158,9 @@ def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, wi
 
 
 def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> list[str]:
-    """Write each label beside its point where it covers no other label and no point; returns those without room.
+    """Write each label beside its point where it covers no other and no point; returns those without room.
 
-    To be called last, when the limits of the axes are final.
+    To be called last, when the limits of the axes are final. Empty labels are skipped.
     """
     from matplotlib.patheffects import withStroke
 
@@ -173,6 +173,8 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
     taken: list[Any] = []
     left_out = []
     for label, point, place in zip(labels, points, marks, strict=True):
+        if not label:
+            continue
         for x, y, across, up in _AROUND:
             text = axes.annotate(
                 label, point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=7, color=colour, zorder=6

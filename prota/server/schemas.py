@@ -69,13 +69,13 @@ class LikeRequest(BaseModel):
 
 
 class WordShare(BaseModel):
-    """What a word adds to a score."""
+    """What a whole word adds to a score: contribution and weight are sums over its tokens."""
 
-    text: str
+    text: str = Field(description="as it was written")
     contribution: float
     weight: float
-    uncertainty: float | None
-    unsure: bool
+    uncertainty: float | None = Field(description="mean log variance of its tokens; null where they are points")
+    rest: bool = Field(description="true for the tokens that belong to no word, such as the marks at a text's ends")
 
 
 class FrameShare(BaseModel):

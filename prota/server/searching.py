@@ -150,22 +150,24 @@ def like_stored(view: View, video_id: str, start: float, end: float) -> Query:
 def explained(searcher: Searcher, query: Query, row: int) -> Explained:
     """Why a segment has its score."""
     found = searcher.explain(query, row)
-    words = searcher.model.text_encoder.pieces(query.text)
-    uncertainty = [None] * len(words) if found.text_uncertainty is None else found.text_uncertainty.tolist()
-    rows = zip(
-        words, found.text_contributions.tolist(), found.text_weight.tolist(), uncertainty, found.unsure, strict=True
-    )
+    words = found.by_word(searcher.model.text_encoder.words(query.text))
     columns = zip(
         searcher.frame_times(row), found.video_contributions.tolist(), found.video_weight.tolist(), strict=True
     )
     return Explained(
         score=found.score,
         words=[
-            WordShare(text=readable(text), contribution=adds, weight=weight, uncertainty=spread, unsure=unsure)
-            for text, adds, weight, spread, unsure in rows
+            WordShare(
+                text=readable(word.text),
+                contribution=word.contribution,
+                weight=word.weight,
+                uncertainty=word.uncertainty,
+                rest=word.rest,
+            )
+            for word in words
         ],
         frames=[FrameShare(time=round(time, 3), contribution=adds, weight=weight) for time, adds, weight in columns],
-        similarities=found.similarities.tolist(),
+        similarities=[list(word.similarities) for word in words],
     )
 
 

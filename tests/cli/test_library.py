@@ -16,6 +16,7 @@ import pytest
 
 from prota.cli.search import _short
 from prota.files import hold
+from prota.types import REST
 from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
@@ -62,6 +63,7 @@ def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
     for moment in answer["moments"]:
         added = sum(part["adds"] for side in ("words", "frames") for part in moment[side])
         assert added == pytest.approx(moment["score"], abs=1e-5)
+        assert [part["word"] for part in moment["words"]] == ["a", "red", "thing", REST]
         assert moment["start"] <= moment["best"] <= moment["end"]
 
 
@@ -69,6 +71,9 @@ def test_explanations_are_drawn(world: Path) -> None:
     said = succeeds("search", "a red thing", "-l", world / "lib", "--explain", "-k", 1, "--device", "cpu")
     assert "why, adding up to" in said
     assert "█" in said or "░" in said
+    assert REST in said
+    assert "<start>" not in said
+    assert "unsure" not in said
 
 
 def test_queries_from_a_file(world: Path, tmp_path: Path) -> None:

@@ -44,7 +44,9 @@ def test_distances_are_those_of_the_score(gaussians: RankedSplit) -> None:
         assert distance == pytest.approx(float(2 * (1 - pieces.similarities).mean()), rel=1e-4)
         assert pieces.video_uncertainty is not None
     assert panel.negative.log_var == pytest.approx(float(pieces.video_uncertainty.mean()), rel=1e-4)
-    assert panel.text.tokens == tuple(gaussians.model.text_encoder.pieces(choice.caption))
+    # Marks at the ends are tokens without a name.
+    words = gaussians.model.text_encoder.words(choice.caption)
+    assert panel.text.tokens == ("", *(word.text for word in words), "")
     assert panel.positive.tokens == ("1", "2", "3", "4")
     places = np.array([*panel.text.places, *panel.positive.places, *panel.negative.places])
     assert (places**2).sum(axis=1).mean() == pytest.approx(1)

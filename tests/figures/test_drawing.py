@@ -153,3 +153,6 @@ def test_labels_do_not_overlap_and_those_without_room_are_named() -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     crowded = place_labels(axes, labels * 9, points * 9, "black")
     assert crowded
+    written = len(axes.texts)
+    assert place_labels(axes, [""] * 12, points, "black") == []
+    assert len(axes.texts) == written, "what has no name gets no label"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from prota.library.library import Library
 from prota.server import search_routes
 from prota.server.schemas import Answer
 from prota.server.searching import answer
+from prota.types import REST
 from tests.server.worlds import World, client_of, index, make_world, wait_until
 from tests.small_world import write_colour_clip
 
@@ -143,9 +143,10 @@ def test_reasons_add_up(client: TestClient) -> None:
     parts = [part["contribution"] for side in ("words", "frames") for part in why[side]]
     assert sum(parts) == pytest.approx(moment["score"], abs=1e-5)
     assert why["score"] == pytest.approx(moment["score"], abs=1e-5)
-    assert [word["text"] for word in why["words"]] == ["<start>", "a", "red", "thing", "<end>"]
+    assert [word["text"] for word in why["words"] if not word["rest"]] == ["a", "red", "thing"]
+    assert [word["text"] for word in why["words"] if word["rest"]] == [REST]
+    assert {type(word["uncertainty"]) for word in why["words"]} == {float}
     assert np.array(why["similarities"]).shape == (len(why["words"]), len(why["frames"]))
-    assert Counter(type(word["unsure"]) for word in why["words"]) == {bool: 5}
     assert all(moment["start"] <= frame["time"] <= moment["end"] for frame in why["frames"])
     for row, status in ((10**6, 404), (2**62, 404), (-1, 422), (2**64, 422), ("x", 422)):
         assert client.get("/api/v1/explain", params={"q": "red", "segment": row}).status_code == status

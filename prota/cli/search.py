@@ -27,11 +27,16 @@ def search(
     library: LibraryPlace = "library",
     where: Annotated[
         str | None,
-        typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"; of copies, the first one counts"),
+        typer.Option(
+            help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
+            "a picture has the duration 0; of copies, the first one counts"
+        ),
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(help="find what looks like a clip: clip.mp4@12-20 in seconds, or clip.mp4 (its middle)"),
+        typer.Option(
+            help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
+        ),
     ] = None,
     queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
@@ -101,8 +106,9 @@ def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> 
     found = []
     for hit in hits:
         entry: dict[str, Any] = {
-            "path": hit.video.path, "video_id": hit.video.video_id, "start": round(hit.start, 3),
-            "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score, "relevance": hit.relevance,
+            "path": hit.video.path, "video_id": hit.video.video_id, "kind": hit.video.kind,
+            "start": round(hit.start, 3), "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score,
+            "relevance": hit.relevance,
         }  # fmt: skip
         if explain:
             explanation = library.searcher.explain(query, hit.row)
@@ -144,7 +150,7 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     for place, hit in enumerate(hits, start=1):
         table.add_row(
             str(place),
-            f"{_clock(hit.start)} – {_clock(hit.end)}",
+            "picture" if hit.video.kind == "picture" else f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
             "" if hit.relevance is None else f"{hit.relevance:.0%}",
             f"{hit.score:.3f}",
@@ -176,14 +182,15 @@ def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int)
 
 
 def _open(hit: Hit) -> None:
-    """With mpv or vlc at the moment, else with whatever opens videos here."""
+    """A video with mpv or vlc at the moment; else, and a picture, with whatever opens its kind here."""
     import shutil
 
     for command in (["mpv", f"--start={hit.start:.1f}"], ["vlc", f"--start-time={hit.start:.1f}"]):
-        if shutil.which(command[0]):
+        if hit.video.kind == "video" and shutil.which(command[0]):
             subprocess.Popen([*command, "--", hit.video.path])
             return
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if not shutil.which(opener):
-        raise ProtaError(f"no player found to open {hit.video.path}: install mpv or vlc")
+        remedy = ": install mpv or vlc" if hit.video.kind == "video" else ""
+        raise ProtaError(f"no program found to open {hit.video.path}{remedy}")
     subprocess.Popen([opener, hit.video.path])

@@ -21,7 +21,7 @@ from tests.cli.test_commands import prota, succeeds
 from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
 from tests.library.object_store import BUCKET, serving
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +91,37 @@ def test_clips_as_queries(world: Path, tmp_path: Path) -> None:
     assert len(succeeds(*arguments).splitlines()) == 2
     scores = [json.loads(line)["score"] for line in succeeds(*arguments, "--json").splitlines()]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_pictures_beside_videos(world: Path, tmp_path: Path) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    for colour, name in (("red", "photo.jpg"), ("blue", "other.png"), ("white", "red-left.jpg")):
+        write_picture(tmp_path / "v" / name, colour)
+    (tmp_path / "v" / "cut.webp").write_bytes(b"RIFF0000WEBP")
+    place = ("-l", tmp_path / "lib", "--device", "cpu")
+    arguments = ("index", tmp_path / "v", *place, "--model", world / "model", "--workers", 1)
+    assert "1 indexed;" in succeeds(*arguments, "--no-pictures")
+    result = prota(*arguments)
+    assert "2 indexed, 1 unchanged, 1 bad; 2 new segments of 0.00 hours of video and 2 pictures" in result.stdout
+    assert "cut.webp: " in result.stderr
+    assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["pictures"] == 2
+
+    def found(*more: object) -> dict[str, str]:
+        moments = json.loads(succeeds("search", *more, *place, "--json"))["moments"]
+        return {Path(moment["path"]).name: moment["kind"] for moment in moments}
+
+    pictures = {"photo.jpg": "picture", "other.png": "picture"}
+    assert found("red") == pictures | {"red-left.mp4": "video"}
+    assert found("red", "--where", "kind = 'picture' AND path LIKE '%.jpg'") == {"photo.jpg": "picture"}
+    assert found("--like", tmp_path / "v" / "photo.jpg") == {"other.png": "picture", "red-left.mp4": "video"}
+    assert found("--like", tmp_path / "v" / "red-left.jpg").keys() == {"photo.jpg", "other.png", "red-left.mp4"}
+    said = succeeds("search", "red", *place, "--explain", "--where", "kind = 'picture'")
+    assert said.count("picture │") == 2
+    assert "0:00" not in said
+    (tmp_path / "captions.txt").write_text("a red thing\n", encoding="utf-8")
+    clip = (tmp_path / "v" / "photo.jpg", tmp_path / "captions.txt", "--model", world / "model", "--device", "cpu")
+    assert " s " not in succeeds("match", *clip)
+    assert "good" in succeeds("library", "verify", "--deep", "-l", tmp_path / "lib")
 
 
 def test_upkeep(world: Path, tmp_path: Path) -> None:

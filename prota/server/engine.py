@@ -45,12 +45,14 @@ class View:
     """Grows with each view of a server; versions may repeat where a library is made anew."""
     store: Store
     videos: dict[str, VideoRecord]
-    """By content; of several copies, the first whose file was there when it was indexed."""
+    """By content, pictures too; of several copies, the first whose file was there when it was indexed."""
     folders: Folders
     hours: float
     """Of all videos."""
     searcher: Searcher | None
     """None until the model is there."""
+    pictures: int = 0
+    """How many of the videos are pictures."""
 
     @property
     def version(self) -> int:
@@ -207,7 +209,8 @@ class Engine:
     def _next(self, store: Store, videos: dict[str, VideoRecord], folders: Folders, searcher: Searcher | None) -> View:
         self._views += 1
         hours = sum(record.duration for record in videos.values()) / 3600
-        return View(self._views, store, videos, folders, hours, searcher)
+        pictures = sum(record.kind == "picture" for record in videos.values())
+        return View(self._views, store, videos, folders, hours, searcher, pictures)
 
     def _new_searcher(self, store: Store, finder: Finder | None = None) -> Searcher:
         from prota.library.search import Searcher

@@ -41,6 +41,7 @@ class IndexOrder:
     within: tuple[str, ...]
     workers: int
     timeout: float
+    pictures: bool = True
 
 
 def command(order: IndexOrder) -> list[str]:
@@ -54,7 +55,8 @@ def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
     share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
     return {
         "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
-        "bad": len(report.bad), "segments": report.segments, "seconds": round(report.seconds, 3),
+        "bad": len(report.bad), "segments": report.segments, "pictures": report.pictures,
+        "seconds": round(report.seconds, 3),
         "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
         "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
     }  # fmt: skip
@@ -100,7 +102,7 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     place = Place.of(order.library)
     library = Library.open(place, order.model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
-    options = IndexOptions(plan, order.workers, order.timeout, within=order.within)
+    options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
     tell = _Teller(order.path)
     report = library.index(Path(order.path), options, tell, should_stop, wait=_WAIT)
     tell(report, at_once=True)

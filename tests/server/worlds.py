@@ -15,7 +15,7 @@ from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
 
@@ -46,6 +46,14 @@ def make_world(folder: Path) -> World:
     write_colour_clip(world.videos / "far" / "long.mp4", "white", "bottom", frames=60)
     index(world, world.videos)
     return world
+
+
+def add_pictures(world: World) -> None:
+    """A photograph of each kind in a folder of their own; one has another kind's name."""
+    for colour, name in (("red", "red.jpg"), ("blue", "blue.png"), ("green", "green.webp")):
+        write_picture(world.videos / "photos" / name, colour)
+    write_picture(world.folder / "odd.png", "pink").rename(world.videos / "photos" / "odd.jpg")
+    index(world, world.videos)
 
 
 def index(world: World, path: Path) -> None:

@@ -178,13 +178,22 @@ def test_tensors_of_any_layout() -> None:
     assert torch.equal(cpu.score(texts[1:], strided[3:], head.config, 1.0), expected[1:, 3:])
 
 
-def test_a_pair_scores_alone_as_it_does_in_a_batch() -> None:
-    head = random_head(20, ScoreConfig())
+@pytest.mark.parametrize("variant", SUPPORTED)
+def test_a_score_depends_on_its_pair_alone(variant: str) -> None:
+    """To the last bit, so that identical videos tie: by itself, among others, at another place, as row or as lane."""
+    head = random_head(20, ScoreConfig(**SUPPORTED[variant]))
     texts, videos = (side.to(torch.float32) for side in prepared(head, 5, 33, 7, 5, 20))
-    whole = cpu.score(texts, videos, head.config, 1.0)
-    for a, b in ((0, 0), (4, 32), (2, 17)):
-        alone = cpu.score(texts[a : a + 1], videos[b : b + 1], head.config, 1.0)
-        torch.testing.assert_close(alone[0, 0], whole[a, b], rtol=0, atol=1e-6)
+    bandwidth = float(torch.as_tensor(head.bandwidth))
+
+    def scores(texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        return cpu.score(texts, videos, head.config, bandwidth)
+
+    whole, order = scores(texts, videos), torch.randperm(33)
+    assert torch.equal(scores(texts, videos[order]), whole[:, order])
+    for size in (1, 3, 16):
+        parts = [scores(texts, videos[start : start + size]) for start in range(0, 33, size)]
+        assert torch.equal(torch.cat(parts, dim=1), whole)
+    assert float(scores(texts[4:], videos[17:18])) == float(whole[4, 17])
 
 
 def test_no_items() -> None:

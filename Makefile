@@ -11,13 +11,24 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
 endif
 
+# Bytecode goes to a cache of the environment's own, whatever the machine says: without any, every process that a test
+# starts would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+
+# Processes that share the tests.
+WORKERS ?= 2
+
 # What `make demo` makes; it may be deleted at any time.
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test setup browser lint types pytest bench format clean
+.PHONY: demo test check setup browser lint types pytest fast numerics bench format clean
 
 test: lint types pytest
+
+# In a minute or so: without what is slow or needs a browser, a cluster, an object store or other processes.
+check: lint types fast
 
 setup: $(VENV)/.installed
 
@@ -57,7 +68,16 @@ browser: setup
 	@.ci/browser $(BIN)/playwright
 
 pytest: browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS) --durations=20
+
+fast: setup
+	$(BIN)/pytest -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or train)"
+
+# Once more as CPUs without AVX-512 and without AVX2 round: every library that multiplies matrices is told which it has.
+NUMERIC := $(BIN)/pytest -n $(WORKERS) -m "not (browser or process or ray or s3)"
+numerics: setup
+	OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 $(NUMERIC)
+	OPENBLAS_CORETYPE=Nehalem ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 $(NUMERIC)
 
 bench: setup
 	$(BIN)/python benchmarks/score.py

@@ -16,6 +16,8 @@ from prota.ranking import top_k as sorted_top_k
 from prota.types import PreparedTokens
 from tests.kernels.fused_cases import DEVICE, make, single
 
+pytestmark = pytest.mark.interpreter
+
 pytest.importorskip("triton")
 CONFIG = ScoreConfig()
 

@@ -14,6 +14,8 @@ from prota.data.splits import Item, Split
 from prota.training.teacher import CaptionTeacher
 from tests.tiny_models import pair_config
 
+pytestmark = pytest.mark.train
+
 SPLIT = Split("train", (Item("v0", ("a red ball", "the red ball rolls")), Item("v1", ("two dogs", "a dog and a dog"))))
 PAIRS = [Pair("v0", ("the red ball rolls", "a red ball")), Pair("v1", ("two dogs", "a dog and a dog"))]
 

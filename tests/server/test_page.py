@@ -344,6 +344,22 @@ def test_an_empty_library_and_indexing(opened: Opener, server: FakeServer) -> No
     expect(page.locator(".empty")).to_have_count(0)
 
 
+def test_progress_takes_no_button_from_under_a_finger(opened: Opener, server: FakeServer) -> None:
+    """News of a job comes several times a second, and pressing takes longer."""
+    page = opened()
+    page.click("#open-library")
+    page.fill("#path", "/videos/new")
+    page.keyboard.press("Enter")
+    stop = page.get_by_role("button", name="Stop")
+    stop.hover()
+    page.mouse.down()
+    next(iter(server.world.jobs.values())).update(done=6, share=0.5)
+    expect(page.locator("#library-label")).to_have_text("Indexing 50 %")
+    page.mouse.up()
+    expect(page.locator("#jobs")).to_contain_text("cancelled")
+    expect(stop).to_have_count(0)
+
+
 def test_the_server_restarts_in_mid_session(opened: Opener, server: FakeServer) -> None:
     page = opened("?q=dog")
     expect(page.locator(".card")).to_have_count(4)

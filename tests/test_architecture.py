@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY, imported
+from tests.conftest import imported
+from tests.processes import REPOSITORY
 
 PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
@@ -130,6 +131,7 @@ def test_tests_mirror_the_package() -> None:
         "peer_parity",
         "commands",
         "page",
+        "leftovers",
     }
     for path in sorted((REPOSITORY / "tests").rglob("test_*.py")):
         relative = path.relative_to(REPOSITORY / "tests")

@@ -26,7 +26,7 @@ from typing import Any
 
 from prota.errors import ProtaError
 
-__all__ = ["DecodePool", "Outcome", "WorkerError"]
+__all__ = ["DecodePool", "Outcome", "WorkerError", "end_with"]
 
 # A machine under load may take long to start Python; one that takes longer than this will not start it at all.
 START_LIMIT = 120.0
@@ -211,7 +211,7 @@ def _work() -> None:
     connection, parent, memory = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     try:
         connection.send("ready")
         while True:
@@ -238,11 +238,15 @@ def _answer(connection: Connection) -> None:
         connection.send((None, f"the result cannot be sent back: {_line(failure)}", seconds))
 
 
-def _end_with(parent: int) -> None:
-    """Leave when the parent has gone, even in the middle of a job; a killed parent cannot say goodbye."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECK)
-    os._exit(1)
+def end_with(parent: int) -> None:
+    """Exit this process when its parent dies, even in the middle of a job: a killed parent cannot tell."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _line(error: BaseException) -> str:

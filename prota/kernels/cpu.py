@@ -131,6 +131,7 @@ def score(
 ) -> Tensor:
     """`ScoreHead.score` of every text with every video, [A, B] float32, on torch's threads.
 
+    In float32 a score depends on its pair alone, to the last bit: not on its place, its neighbours or the threads.
     ``bandwidth`` is b of the Gaussian kernels. ``int8``: from tokens rounded to bytes, which moves scores a little;
     videos may also come rounded. ValueError where `supports` says no.
     """

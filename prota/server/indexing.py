@@ -1,6 +1,6 @@
 """An index job as a process of its own: searches go on beside it, and it can be ended without harm.
 
-Its progress goes to stdout as lines of JSON. It ends when it is told to, or when the server that started it has gone.
+Its progress goes to stdout as lines of JSON. It ends when it is told to, or when the server that started it dies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prota.errors import one_line
+from prota.frames.pool import end_with
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -82,8 +83,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(True))
     os.nice(_NICENESS)
+    # What is committed is whole at any moment; a file that takes minutes to read is not finished for no one.
+    end_with(parent)
     try:
-        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop) or os.getppid() != parent)
+        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
     except BrokenPipeError:
         # Nobody listens any more.
         os._exit(1)

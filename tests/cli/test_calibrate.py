@@ -13,6 +13,8 @@ from prota.library import calibration
 from prota.library.relevance import Relevance
 from tests.cli.test_commands import prota, succeeds
 
+pytestmark = pytest.mark.train
+
 
 @pytest.fixture(scope="module")
 def run(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,7 +21,9 @@ from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY, python
+
+pytestmark = pytest.mark.train
 
 
 def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -29,14 +31,12 @@ def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subpr
 
     In this process, which has torch loaded already; in one of its own where environment variables are given.
     """
-    command = ["prota", *map(str, arguments)]
+    command, code = ["prota", *map(str, arguments)], 0
     if variables:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"} | variables
-        command = [sys.executable, "-m", *command]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False
-        )
-    out, err, code = io.StringIO(), io.StringIO(), 0
+        with python("-m", *command, cwd=cwd, env=os.environ | {"COLUMNS": "120"} | variables) as process:
+            said = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, *said)
+    out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(cwd)
         patch.setattr(sys, "argv", command)

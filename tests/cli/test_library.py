@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,10 +16,12 @@ from prota.cli.search import _short
 from prota.files import hold
 from prota.types import REST
 from tests.cli.test_commands import prota, succeeds
-from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
 from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT, python, wait_until
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,16 @@ def test_a_narrow_window_folds_paths_and_nothing_else(world: Path, monkeypatch: 
     assert said.stdout.count(" 0:00.0 – 0:01.2 ") == 3
     assert "…" not in said.stdout
     assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", said.stdout).splitlines())) == 60
+
+
+def test_without_a_compiler_it_says_so_in_a_line_and_finds_the_same(world: Path, tmp_path: Path) -> None:
+    arguments = ("search", "red", "on", "the", "left", "-l", world / "lib", "--json", "--device", "cpu")
+    said = prota(*arguments, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert said.returncode == 0
+    assert said.stderr.count("\n") == said.stderr.count("no-such-compiler") == 1
+    expected, found = (json.loads(output)["moments"] for output in (succeeds(*arguments), said.stdout))
+    assert [moment["path"] for moment in found] == [moment["path"] for moment in expected]
+    assert [moment["score"] for moment in found] == pytest.approx([moment["score"] for moment in expected], abs=1e-5)
 
 
 def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
@@ -132,6 +142,7 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.s3
 def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
     with serving():
         place, other = f"s3://{BUCKET}/cli/library", f"s3://{BUCKET}/cli/other"
@@ -205,20 +216,16 @@ def test_lines_without_words_are_passed_over(world: Path, tmp_path: Path) -> Non
 
 def test_one_ctrl_c_ends_the_wait_for_another_writer(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "lib", tmp_path / "lib")
-    command = [
-        *(sys.executable, "-m", "prota", "index", str(world / "videos"), "-l", str(tmp_path / "lib")),
-        *("--model", str(world / "model"), "--device", "cpu", "--wait", "300"),
-    ]
-    # What it says when it tells that it works on something: the bar, once the model is there and signals are taken.
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}
-    with hold(tmp_path / "lib" / "writer.lock"):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = ("-l", tmp_path / "lib", "--model", world / "model", "--device", "cpu", "--wait", 1e6)
+    command, environment = ("-m", "prota", "index", world / "videos", *options), os.environ | {"FORCE_COLOR": "1"}
+    with hold(tmp_path / "lib" / "writer.lock"), python(*command, env=environment) as process:
         assert process.stderr is not None
+        # What it says when it tells that it works on something: the bar, once the model is there and signals are taken.
         while "indexing" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
+        said, complained = process.communicate()
     assert process.returncode == 130, complained
     assert "interrupted" in complained
     assert said == ""
@@ -227,22 +234,16 @@ def test_one_ctrl_c_ends_the_wait_for_another_writer(world: Path, tmp_path: Path
 def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
     sides = ("left", "right", "top", "bottom")
     write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "blue", "pink", "white") for s in sides))
-    command = [
-        sys.executable, "-m", "prota", "index", str(tmp_path / "v"), "-l", str(tmp_path / "lib"),
-        "--model", str(world / "model"), "--device", "cpu", "--workers", "1",
-    ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "lib" / "library.json").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, complained = process.communicate(timeout=120)
+    options = ("-l", tmp_path / "lib", "--model", world / "model", "--device", "cpu", "--workers", 1)
+    command = ("index", tmp_path / "v", *options)
+    with python("-m", "prota", *command) as process:
+        wait_until((tmp_path / "lib" / "library.json").exists)
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate()
     assert process.returncode in (0, 130), complained
     if process.returncode == 130:
         assert "the same command goes on from there" in complained
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    counts = again.stdout
-    assert "bad" not in counts
+    assert "bad" not in succeeds(*command)
     assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["segments"] == 16
     assert "good" in succeeds("library", "verify", "-l", tmp_path / "lib")
 
@@ -250,7 +251,7 @@ def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
 def test_damaged_files_are_searchable_or_listed_with_a_reason(shared: Path, tmp_path: Path) -> None:
     """As `python -m tests.library.mutants` does it with 200; see docs/results.md."""
     files = write_mutants(shared / "data" / "decode_tests", tmp_path / "videos", 12)
-    outcome = index_mutants(files, tmp_path, limit=240.0)
+    outcome = index_mutants(files, tmp_path, limit=LIMIT)
     assert outcome.problems == []
     assert outcome.indexed + sum(outcome.reasons.values()) == 12
     # If all or none were bad, the test would show little.

@@ -12,7 +12,7 @@ from prota.cli import app
 from prota.samples import making
 from prota.samples.scenes import CLIPS
 from tests.cli.test_commands import prota
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 
 def test_a_folder_of_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

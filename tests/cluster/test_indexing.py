@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 
 from prota.cluster import indexing
@@ -28,35 +27,16 @@ from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
+from tests.cluster.conftest import NODE
 from tests.frames.clips import write_clip
-from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
+from tests.library.object_store import BUCKET, Proxy, now_and_then
 from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT
 from tests.small_world import COLOURS, SIDES, write_colour_clip
 
 # Half a second a segment: 64 of them, which is a part, are soon together.
-OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=60)
-NODE = {"num_cpus": 2, "object_store_memory": 2 * 10**8}
-# A node that is killed refuses at once, and is to be missed soon; by itself Ray asks five times, 3 s apart. One that is
-# only slow still has 10 s for each answer.
-WATCHFUL = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
-    with serving() as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def cluster(proxy: Proxy) -> Iterator[Cluster]:
-    """A node, to which this process belongs. Its workers know from the environment where the object store is."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    head = {**NODE, "include_dashboard": False, "_system_config": WATCHFUL}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=LIMIT)
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")

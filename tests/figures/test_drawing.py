@@ -90,6 +90,7 @@ def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyP
         require_matplotlib()
 
 
+@pytest.mark.process
 def test_importing_figures_imports_no_matplotlib() -> None:
     import subprocess
 

@@ -21,6 +21,8 @@ from prota.library.snapshot import SegmentTokens
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
+pytestmark = pytest.mark.process
+
 
 def test_clips_and_stretches_are_told_apart(tmp_path: Path) -> None:
     assert parse_clip("a.mp4") == ClipRange(Path("a.mp4"))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -31,10 +28,12 @@ from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
-from tests.conftest import REPOSITORY
 from tests.frames.clips import write_clip
 from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT, python
 from tests.small_world import write_colour_clip
+
+pytestmark = pytest.mark.process
 
 PLAN = SegmentPlan(frames=4)
 
@@ -46,7 +45,7 @@ def model() -> ProTA:
 
 def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexReport:
     library = Library.open(folder, model)
-    return library.index(list(paths), IndexOptions(PLAN, timeout=60, **options))  # type: ignore[arg-type]
+    return library.index(list(paths), IndexOptions(PLAN, timeout=LIMIT, **options))  # type: ignore[arg-type]
 
 
 def records(folder: Path) -> dict[str, str]:
@@ -351,17 +350,13 @@ print("done", flush=True)
 def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Path, model: ProTA) -> None:
     sides = ("left", "right", "top", "bottom")
     write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "green", "blue") for s in sides))
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "lib"), str(tmp_path / "v")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     kept = 0
     # Killed when so many videos have begun to be encoded: by the fourth, two are committed, however slow the machine.
     for begun in (1, 4, 6):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for _ in range(begun):
-            assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with python("-c", KILLED, tmp_path / "lib", tmp_path / "v") as process:
+            assert process.stdout is not None
+            for _ in range(begun):
+                assert process.stdout.readline() == "ready\n"
         if (tmp_path / "lib" / "library.json").exists():
             assert upkeep.verify(tmp_path / "lib") == []
             with Store.open(tmp_path / "lib") as store:

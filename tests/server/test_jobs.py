@@ -16,7 +16,10 @@ from prota.server import jobs as module
 from prota.server.jobs import Jobs, order_for
 from prota.server.problems import ProblemError
 from tests.library.worlds import toy_model, write_clips, write_picture
-from tests.server.worlds import World, client_of, make_world, wait_until
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, make_world
+
+pytestmark = pytest.mark.process
 
 JOBS = "/api/v1/jobs"
 

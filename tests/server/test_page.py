@@ -13,9 +13,12 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.processes import LIMIT
 from tests.server.fake_api import CLIPS, PHOTO, STATIC, FakeServer, World
 from tests.server.test_running import serving
 from tests.server.worlds import World as LibraryWorld
+
+pytestmark = pytest.mark.browser
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"),
@@ -29,6 +32,7 @@ Opener = Callable[..., Page]
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # `make test` sees to it that there is one or the other.
+        expect.set_options(timeout=1000 * LIMIT)
         found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         yield found
         found.close()
@@ -62,8 +66,8 @@ def opened(browser: Browser, server: FakeServer) -> Iterator[Opener]:
     def opener(path: str = "", **options: Any) -> Page:
         options.setdefault("viewport", {"width": 1200, "height": 800})
         contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(1000 * LIMIT)
         page = contexts[-1].new_page()
-        page.set_default_timeout(10_000)
         page.on("console", heard)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("dialog", lambda dialog: wrong.append(f"a script ran: {dialog.message}"))
@@ -397,6 +401,22 @@ def test_an_empty_library_and_indexing(opened: Opener, server: FakeServer) -> No
     expect(page.locator(".empty")).to_have_count(0)
 
 
+def test_progress_takes_no_button_from_under_a_finger(opened: Opener, server: FakeServer) -> None:
+    """News of a job comes several times a second, and pressing takes longer."""
+    page = opened()
+    page.click("#open-library")
+    page.fill("#path", "/videos/new")
+    page.keyboard.press("Enter")
+    stop = page.get_by_role("button", name="Stop")
+    stop.hover()
+    page.mouse.down()
+    next(iter(server.world.jobs.values())).update(done=6, share=0.5)
+    expect(page.locator("#library-label")).to_have_text("Indexing 50 %")
+    page.mouse.up()
+    expect(page.locator("#jobs")).to_contain_text("cancelled")
+    expect(stop).to_have_count(0)
+
+
 def test_the_server_restarts_in_mid_session(opened: Opener, server: FakeServer) -> None:
     page = opened("?q=dog")
     expect(page.locator(".card")).to_have_count(4)
@@ -506,12 +526,13 @@ def test_nothing_else_looks_like_it(opened: Opener, server: FakeServer) -> None:
 def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
     """The same page on `prota serve`, with a tiny random model: any moment will do."""
     context = browser.new_context()
+    context.set_default_timeout(1000 * LIMIT)
     page = context.new_page()
     wrong: list[str] = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     with serving(world) as (_, address, _):
         page.goto(f"{address}/?q=a+red+thing&all=1")
-        expect(page.locator(".card").first).to_be_visible(timeout=60_000)
+        expect(page.locator(".card").first).to_be_visible()
         page.locator(".card a").first.focus()
         start = float(page.evaluate("document.activeElement.closest('.card').moment.start"))
         page.keyboard.press("w")

@@ -17,7 +17,8 @@ from prota.server import search_routes
 from prota.server.schemas import Answer
 from prota.server.searching import answer
 from prota.types import REST
-from tests.server.worlds import World, client_of, index, make_world, wait_until
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
 

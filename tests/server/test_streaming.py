@@ -12,7 +12,8 @@ from prota.library.records import VideoRecord
 from prota.library.walk import content_id
 from prota.server.problems import ProblemError
 from prota.server.streaming import _media_type, parse_range, stream_video
-from tests.server.worlds import World, client_of, index, make_world, wait_until
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
 

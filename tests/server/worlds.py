@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
 from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import wait_until
 from tests.small_world import write_colour_clip
 
 
@@ -68,10 +68,3 @@ def client_of(world: World, **options: object) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)

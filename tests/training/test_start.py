@@ -23,6 +23,8 @@ from prota.training.train import Trainer
 from tests.tiny_models import pair_config
 from tests.training.runs import ALONE, curve, train
 
+pytestmark = pytest.mark.train
+
 
 @pytest.fixture(scope="module")
 def first(world_config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:

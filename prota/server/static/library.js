@@ -125,9 +125,11 @@ export class Library {
 		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
 			bar, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);
-		if (before) before.replaceWith(item);
+		// What is being pressed stays until it is released: a button that goes meanwhile gets no click.
+		if (before?.matches(":active")) setTimeout(() => this.heard({ id: job.id }), 100);
+		else if (before) before.replaceWith(item);
 		else $("jobs").prepend(item);
-		if (held) (item.querySelector("button, summary") || $("library-close")).focus();
+		if (held && item.isConnected) (item.querySelector("button, summary") || $("library-close")).focus();
 		if (this.facts) this.tell();
 	}
 

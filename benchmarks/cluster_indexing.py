@@ -52,12 +52,12 @@ from ray.cluster_utils import Cluster
 
 from prota.cluster.indexing import RayWork
 from prota.config import Config
-from prota.library import upkeep
+from prota.library import manage
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
-from prota.library.place import Place
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.location import Location
+from prota.library.storage.reader import Snapshot
 from prota.model import ProTA
 from prota.models import shipped
 
@@ -250,8 +250,8 @@ def _wait_for_nodes(address: str, count: int, seconds: float = 60.0) -> None:
 
 def contents(library: str) -> dict[tuple[str, int], str]:
     """All that is stored of each segment."""
-    with Store.open(Place.of(library)) as store:
-        rows = store.segments(store.columns).drop_columns("row").to_pylist()
+    store = Snapshot.open(Location.of(library))
+    rows = store.segments(store.columns).drop_columns("row").to_pylist()
     found = {(row["video_id"], row["index"]): repr(row) for row in rows}
     assert len(found) == len(rows), "segments are doubled"
     return found
@@ -259,7 +259,7 @@ def contents(library: str) -> dict[tuple[str, int], str]:
 
 def in_vain(library: str) -> tuple[int, int]:
     """Fragments that workers wrote and nobody adopted, and their rows."""
-    place = Place.of(library)
+    place = Location.of(library)
     dataset = lance.dataset(place.dataset("segments"), storage_options=place.options)
     versions = (dataset.checkout_version(version["version"]) for version in dataset.versions())
     named = {file.path for version in versions for one in version.get_fragments() for file in one.data_files()}
@@ -282,7 +282,7 @@ def faults(options: argparse.Namespace) -> None:
         deaths.tell(f"{report.indexed} clips indexed, {report.segments} segments, {len(report.bad)} bad: done")
     assert deaths.killed, "no encoder was killed"
     assert deaths.lost, "no node was lost"
-    print("verify:", upkeep.verify(library) or "nothing wrong")
+    print("verify:", manage.verify(library) or "nothing wrong")
     if options.library is None:
         print("encoded in vain: {} fragments with {} segments".format(*in_vain(library)))
     again = Library.open(library, model).index(clips, plan)

@@ -42,7 +42,8 @@ from serve import WORDS, fill, made_up
 from prota.cluster.gather import Gather, Shards
 from prota.config import Config
 from prota.library.finding import RowFinder
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from prota.models import shipped
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
@@ -63,7 +64,7 @@ def cluster(cpus: int) -> Iterator[Cluster]:
         started.shutdown()
 
 
-def asked(store: Store, number: int) -> list[PreparedTokens]:
+def asked(store: Snapshot, number: int) -> list[PreparedTokens]:
     """Words near some frames of a segment each, and some that are near nothing."""
     world = World(seed=1)
     rows = [int(row) for row in world.random.integers(store.count(), size=number)]
@@ -71,7 +72,7 @@ def asked(store: Store, number: int) -> list[PreparedTokens]:
 
 
 @contextmanager
-def shards(number: int, store: Store, head: ScoreHead) -> Iterator[Gather]:
+def shards(number: int, store: Snapshot, head: ScoreHead) -> Iterator[Gather]:
     made = Shards(number, deadline=120.0, device="cpu")
     started = time.perf_counter()
     gather = made.take(store, head, CPU)
@@ -83,7 +84,7 @@ def shards(number: int, store: Store, head: ScoreHead) -> Iterator[Gather]:
         made.close()
 
 
-def same(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
+def same(store: Snapshot, head: ScoreHead, options: argparse.Namespace) -> None:
     queries = asked(store, options.queries)
     one = RowFinder(store, head, CPU)
     truth = [one.find(tokens, BEST, exact=True).ranked[0] for tokens in queries]
@@ -117,7 +118,7 @@ def processor(gather: Gather) -> list[float]:
     return ray.get([slot.actor.__ray_call__.remote(lambda _: time.process_time()) for slot in gather.slots])
 
 
-def ratio(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
+def ratio(store: Snapshot, head: ScoreHead, options: argparse.Namespace) -> None:
     """Alternately, as other work on the machine comes and goes."""
     torch.set_num_threads(1)
     queries = asked(store, options.queries)
@@ -250,7 +251,7 @@ def trouble(load: Load, nodes: Cluster, library: Path, options: argparse.Namespa
     load.tell("a shard killed", start)
 
     start, before = time.monotonic(), load.answers[-1].version
-    with Store.open(library, write=True) as store:
+    with Writer.open(library) as store:
         record, batch = made_up(10**6, 10, store.stamp)
         store.commit([record], [batch])
     taken = until(lambda: load.answers[-1].version > before)
@@ -325,7 +326,8 @@ def main() -> None:
         if not made:
             fill_clustered(library, options.segments, World())
         head = ScoreHead(WIDTH, Config().score, Config().distribution).eval()
-        with Store.open(library) as store, torch.inference_mode():
+        store = Snapshot.open(library)
+        with torch.inference_mode():
             (same if options.what == "same" else ratio)(store, head, options)
 
 

@@ -33,12 +33,14 @@ import pyarrow as pa
 import torch
 
 from prota.config import Config
-from prota.library import upkeep
+from prota.library import manage
 from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
-from prota.library.store import FRAGMENT_ROWS, Store
-from prota.library.tables import segment_rows
+from prota.library.storage.maintenance import FRAGMENT_ROWS
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.schema import segment_rows
+from prota.library.storage.writer import Writer
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens
@@ -100,7 +102,7 @@ def fill(folder: Path, segments: int, world: World) -> None:
     """A library whose commits are as large as its files get: smaller ones would be joined, and so written twice."""
     videos = segments // PER_VIDEO
     per_commit = -(-FRAGMENT_ROWS // PER_VIDEO)
-    with Store.create(folder, STAMP) as store:
+    with Writer.create(folder, STAMP) as store:
         for start in range(0, videos, per_commit):
             records = [
                 VideoRecord(f"{number:064x}", f"/made-up/{number}.mp4", 1, 1, "indexed",
@@ -108,7 +110,7 @@ def fill(folder: Path, segments: int, world: World) -> None:
                 for number in range(start, min(start + per_commit, videos))
             ]  # fmt: skip
             store.transact(records, [record.video_id for record in records], partial(rows_of, world, records))
-    upkeep.compact(folder, grace=0)
+    manage.compact(folder, grace=0)
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -116,7 +118,11 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def timed(
-    store: Store, head: ScoreHead, texts: list[PreparedTokens], where: str | None = None, candidates: int = CANDIDATES
+    store: Snapshot,
+    head: ScoreHead,
+    texts: list[PreparedTokens],
+    where: str | None = None,
+    candidates: int = CANDIDATES,
 ) -> tuple[dict[str, list[float]], list[list[int]]]:
     """Seconds of each stage of each search, and the ten rows found for each text."""
     stages: dict[str, list[float]] = {"candidates": [], "reading": [], "scoring": []}
@@ -138,7 +144,11 @@ def timed(
 
 
 def two_stages(
-    store: Store, head: ScoreHead, texts: list[PreparedTokens], where: str | None = None, candidates: int = CANDIDATES
+    store: Snapshot,
+    head: ScoreHead,
+    texts: list[PreparedTokens],
+    where: str | None = None,
+    candidates: int = CANDIDATES,
 ) -> tuple[dict[str, Any], list[list[int]]]:
     """Milliseconds, and the ten rows found for each text."""
     stages, found = timed(store, head, texts, where, candidates)
@@ -147,7 +157,7 @@ def two_stages(
     return times | {"p50": percentile(whole, 0.5), "p95": percentile(whole, 0.95)}, found
 
 
-def exact(store: Store, head: ScoreHead, texts: list[PreparedTokens]) -> tuple[dict[str, Any], list[list[int]]]:
+def exact(store: Snapshot, head: ScoreHead, texts: list[PreparedTokens]) -> tuple[dict[str, Any], list[list[int]]]:
     """Milliseconds of scoring every segment with its tokens in memory, and the best rows of each text."""
     best: list[list[tuple[float, int]]] = [[] for _ in texts]
     times = [0.0] * len(texts)
@@ -162,7 +172,7 @@ def exact(store: Store, head: ScoreHead, texts: list[PreparedTokens]) -> tuple[d
     return {"p50": percentile(times, 0.5), "p95": percentile(times, 0.95)}, rows
 
 
-def blocks(store: Store, size: int = 10_000) -> Iterator[tuple[int, PreparedTokens]]:
+def blocks(store: Snapshot, size: int = 10_000) -> Iterator[tuple[int, PreparedTokens]]:
     """All tokens, some at a time: a million segments are more than the memory holds."""
     for start in range(0, store.count(), size):
         rows = range(start, min(start + size, store.count()))
@@ -177,7 +187,8 @@ def recall(found: list[list[int]], truth: list[list[int]]) -> float:
 
 def measure(folder: Path, queries: int, world: World) -> dict[str, Any]:
     head = ScoreHead(WIDTH, Config().score, Config().distribution).eval()
-    with Store.open(folder) as store, torch.inference_mode():
+    store = Snapshot.open(folder)
+    with torch.inference_mode():
         total = store.count()
         texts = [world.query(store.tokens([int(world.random.integers(total))]).direction[0]) for _ in range(queries)]
         plain, found = two_stages(store, head, texts)

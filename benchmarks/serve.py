@@ -31,7 +31,8 @@ import numpy as np
 
 from prota.library.encoding import stamp_of
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from prota.model import ProTA
 from prota.models import shipped
 
@@ -71,7 +72,7 @@ def made_up(number: int, count: int, stamp: ModelStamp) -> tuple[VideoRecord, Se
 
 def fill(folder: Path, segments: int, model: str) -> None:
     stamp = stamp_of(ProTA.from_pretrained(model), model)
-    with Store.create(folder, stamp) as store:
+    with Writer.create(folder, stamp) as store:
         for first in range(0, segments // 10, 100):
             videos = [made_up(number, 10, stamp) for number in range(first, min(first + 100, segments // 10))]
             store.commit([record for record, _ in videos], [batch for _, batch in videos])
@@ -141,9 +142,9 @@ def stop_job(library: Path) -> None:
     httpx.delete(f"{address}/jobs/{job['id']}")
     while httpx.get(f"{address}/jobs/{job['id']}").json()["state"] in ("waiting", "running"):
         time.sleep(0.2)
-    with Store.open(library) as store:
-        while httpx.get(f"{address}/library").json()["version"] != store.version:
-            time.sleep(0.2)
+    store = Snapshot.open(library)
+    while httpx.get(f"{address}/library").json()["version"] != store.version:
+        time.sleep(0.2)
 
 
 def measure(process: subprocess.Popen[bytes], options: argparse.Namespace) -> None:

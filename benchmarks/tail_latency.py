@@ -28,7 +28,7 @@ import torch
 from search import STAMP, World, fill, timed
 
 from prota.config import Config
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
 from prota.scoring.score import ScoreHead
 
 SHARDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -50,7 +50,8 @@ def measure(segments: int, queries: int) -> list[float]:
     head = ScoreHead(STAMP.width, Config().score, Config().distribution).eval()
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder) / "library", segments, world)
-        with Store.open(Path(folder) / "library") as store, torch.inference_mode():
+        store = Snapshot.open(Path(folder) / "library")
+        with torch.inference_mode():
             chosen = world.random.integers(store.count(), size=queries).tolist()
             texts = [world.query(store.tokens([row]).direction[0]) for row in chosen]
             stages, _ = timed(store, head, texts)

@@ -18,9 +18,9 @@ app = typer.Typer(help="Look after a library of indexed videos.", no_args_is_hel
 @app.command()
 def info(library: LibraryPlace = "library") -> None:
     """What a library holds, as JSON; bad files with the reason."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    typer.echo(json.dumps(upkeep.info(library), indent=2))
+    typer.echo(json.dumps(manage.info(library), indent=2))
 
 
 @app.command()
@@ -29,9 +29,9 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="also read every video file again and compare its hash")] = False,
 ) -> None:
     """Check that everything in a library is whole; exit code 1 where it is not."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    problems = upkeep.verify(library, deep=deep)
+    problems = manage.verify(library, deep=deep)
     for problem in problems:
         typer.echo(problem, err=True)
     if problems:
@@ -42,9 +42,9 @@ def verify(
 @app.command()
 def compact(library: LibraryPlace = "library") -> None:
     """Join small files, drop old versions, and build the index that large libraries are searched by."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    upkeep.compact(library)
+    manage.compact(library)
     typer.echo(f"{library}: compacted")
 
 
@@ -54,10 +54,10 @@ def merge(
     library: LibraryPlace = "library",
 ) -> None:
     """Take in libraries that were made elsewhere with the same model; nothing is doubled."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    upkeep.merge(library, others)
-    typer.echo(f"{library}: {upkeep.info(library)['segments']:,} segments")
+    manage.merge(library, others)
+    typer.echo(f"{library}: {manage.info(library)['segments']:,} segments")
 
 
 @app.command()
@@ -66,9 +66,9 @@ def export(
     library: LibraryPlace = "library",
 ) -> None:
     """Write one row per segment, without its tokens."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    upkeep.export(library, path)
+    manage.export(library, path)
     typer.echo(f"wrote {path}")
 
 
@@ -78,7 +78,7 @@ def remove(
     library: LibraryPlace = "library",
 ) -> None:
     """Take videos out of a library; their files stay where they are."""
-    from prota.library import upkeep
+    from prota.library import manage
 
-    upkeep.remove(library, videos)
+    manage.remove(library, videos)
     typer.echo(f"{library}: removed {len(videos)}")

@@ -52,10 +52,10 @@ def search(
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
     from prota.library.clips import like_query, parse_clip
-    from prota.library.folder import read_library
     from prota.library.library import Library
-    from prota.library.place import Place
     from prota.library.records import LibraryError
+    from prota.library.storage.location import Location
+    from prota.library.storage.versions import read_library
     from prota.runtime import start_world
 
     try:
@@ -63,7 +63,7 @@ def search(
     except LibraryError as error:
         raise typer.BadParameter(str(error)) from None
     # Where there is nothing to search, no model need be read to say so.
-    read_library(Place.of(library))
+    read_library(Location.of(library))
     opened = Library.open(library, model, str(start_world(device).device))
     best: Hit | None = None
     for text in texts:

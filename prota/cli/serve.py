@@ -71,12 +71,12 @@ def serve(
         )  # fmt: skip
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    from prota.library.place import Place
+    from prota.library.storage.location import Location
     from prota.server.running import run
 
     # Storage that does not answer now may do so later.
     with suppress(OSError, ValueError):
-        if not allow and not Place.of(library).exists("library.json"):
+        if not allow and not Location.of(library).exists("library.json"):
             typer.echo(f"no library at {library} yet: make one with `prota index PATH --library {library}`", err=True)
     if ray is None:
         run(library, options)

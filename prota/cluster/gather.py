@@ -24,7 +24,7 @@ from prota.errors import one_line
 from prota.library.encoding import stored_tokens
 from prota.library.finding import Coverage, Found, Ranked, without_file
 from prota.library.records import LibraryError
-from prota.library.snapshot import Rows, Snapshot
+from prota.library.storage.reader import Rows, Snapshot
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 
@@ -178,7 +178,7 @@ class Shards:
         rows, hidden = store.count(), without_file(store.videos())
         ranges = divide(rows, self._shards or default_shards(rows, nodes, cpus, gpus))
         threads = max(1, cpus // max(1, len(ranges)))
-        folder = store.folder.absolute()
+        folder = store.location.absolute()
         parts = [Part(folder, store.stamp, store.head, own, hidden, threads, bool(gpus)) for own in ranges]
         slim = for_stored(head)
         gather = Gather(store, device, [Slot(part, slim) for part in parts], self._deadline)

@@ -29,7 +29,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from prota.cluster.stages import Claims, EncodeOrder, Encoder, ReadOrder, Result, pack, read_files, unpack
 from prota.errors import ClusterError, one_line
 from prota.library.records import LibraryError, VideoRecord
-from prota.library.store import Store
+from prota.library.storage.writer import Writer
 from prota.library.walk import FoundFile
 from prota.library.working import Books, Finished, IndexOptions, Part
 from prota.model import ProTA
@@ -58,7 +58,7 @@ class RayWork:
 
     def __init__(
         self,
-        store: Store,
+        writer: Writer,
         model: ProTA,
         options: IndexOptions,
         device: str = "auto",
@@ -76,7 +76,7 @@ class RayWork:
         encoder = model.config.encoder
         self.reading = ReadOrder(options.plan, encoder.image_size, encoder.picture, options.timeout)
         shared = ray.put(model.to("cpu"))
-        self.encoding = EncodeOrder(store.folder.absolute(), store.stamp, shared, "cuda" if self.gpus else "cpu")
+        self.encoding = EncodeOrder(writer.location.absolute(), writer.stamp, shared, "cuda" if self.gpus else "cpu")
         self._broken: set[str] = set()
         """Files of which nothing more is wanted."""
 
@@ -92,12 +92,12 @@ class RayWork:
             waiting += [found for found, video_id in later if books.examine(found, video_id) != "done"]
 
     def save(
-        self, store: Store, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
+        self, writer: Writer, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
     ) -> None:
         """See `Work`."""
         fragments = [fragment for _, parts in finished for part in parts for fragment in part.fragments]
         records = [*(record for record, _ in finished), *others]
-        store.adopt(records, fragments, {record.video_id for record, _ in finished}, remove)
+        writer.adopt(records, fragments, {record.video_id for record, _ in finished}, remove)
 
     def _parts(self, results: Sequence[Result], books: Books, later: list[tuple[FoundFile, str]]) -> list[Part]:
         parts = []

@@ -22,10 +22,10 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prota.library.finding import EXACT_SEGMENTS, Ranked, RowFinder
-from prota.library.folder import Head
-from prota.library.place import Place
 from prota.library.records import ModelStamp
-from prota.library.snapshot import Snapshot
+from prota.library.storage.location import Location
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.versions import Head
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 
@@ -43,7 +43,7 @@ _AGAIN = 10.0
 class Part:
     """Neighbouring rows of one version of a library."""
 
-    folder: Place
+    folder: Location
     """The same on all machines."""
     stamp: ModelStamp
     version: Head

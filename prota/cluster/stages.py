@@ -17,10 +17,10 @@ import ray
 
 from prota.frames.pool import DecodePool
 from prota.frames.transforms import Extent
-from prota.library.place import Place
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
+from prota.library.storage.location import Location
 from prota.library.walk import FoundFile, content_id
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ReadOrder:
 class EncodeOrder:
     """What encodes, and where the segments go."""
 
-    folder: Place
+    folder: Location
     """Of the library."""
     stamp: ModelStamp
     model: Any
@@ -161,11 +161,10 @@ class Encoder:
         """Be sure, once, that this machine sees the library: what it wrote elsewhere nobody would find."""
         if self._seen:
             return
-        from prota.library.store import Store
+        from prota.library.storage.reader import Snapshot
 
         try:
-            with Store.open(self.order.folder) as store:
-                store.check_model(self.order.stamp)
+            Snapshot.open(self.order.folder).check_model(self.order.stamp)
         except LibraryError as error:
             raise LibraryError(
                 f"machine {platform.node()} does not see the library ({error}): "
@@ -174,7 +173,7 @@ class Encoder:
         self._seen = True
 
     def _written(self, readings: Sequence[Reading]) -> list[Result]:
-        from prota.library.fragments import write_segments
+        from prota.library.storage.writer import write_segments
         from prota.library.working import Part, described
 
         # On a CPU one by one, which is no slower: then the numbers are those of a single machine, to the last bit.

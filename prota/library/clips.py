@@ -17,7 +17,7 @@ from prota.library.reading import PART, ReadRequest, VideoContent, read_video, r
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.search import Query, clean_query, has_words
 from prota.library.segments import SegmentPlan
-from prota.library.snapshot import SegmentTokens
+from prota.library.storage.reader import SegmentTokens
 from prota.library.walk import content_id
 from prota.model import ProTA
 

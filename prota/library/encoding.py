@@ -15,7 +15,7 @@ from torch import Tensor
 from prota.data.pictures import to_pictures
 from prota.library.reading import VideoContent
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch
-from prota.library.snapshot import SegmentTokens
+from prota.library.storage.reader import SegmentTokens
 from prota.model import ProTA
 from prota.types import PreparedTokens
 

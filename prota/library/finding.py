@@ -13,7 +13,7 @@ from prota.kernels import dispatch
 from prota.kernels.search import VideoBank
 from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.records import VideoRecord
-from prota.library.snapshot import Rows, Snapshot
+from prota.library.storage.reader import Rows, Snapshot
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens

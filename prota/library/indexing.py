@@ -19,7 +19,7 @@ from pathlib import Path
 from prota.frames.pictures import is_picture
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.writer import Writer
 from prota.library.walk import FoundFile, Unreadable, below, placed, under, walk
 from prota.library.working import Finished, IndexOptions, LocalWork, Part, Verdict, Work
 from prota.model import ProTA
@@ -29,7 +29,7 @@ __all__ = ["IndexOptions", "IndexReport", "Indexer", "WorkMaker"]
 # What is finished waits at most so long, or so many videos, to be committed.
 _COMMIT_SECONDS, _COMMIT_VIDEOS = 5.0, 16
 
-WorkMaker = Callable[[Store, ProTA, IndexOptions], Work]
+WorkMaker = Callable[[Writer, ProTA, IndexOptions], Work]
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Indexer:
 
     def __init__(
         self,
-        store: Store,
+        writer: Writer,
         model: ProTA,
         options: IndexOptions | None = None,
         report: Callable[[IndexReport], None] = lambda _: None,
@@ -98,7 +98,7 @@ class Indexer:
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         work: WorkMaker | None = None,
     ) -> None:
-        self.store = store
+        self.writer = writer
         most = model.config.encoder.frames
         self.options = options or IndexOptions(SegmentPlan(most))
         if self.options.plan.frames > most:
@@ -106,9 +106,9 @@ class Indexer:
                 f"{self.options.plan.frames} frames a segment are too many; the model takes {most} at most"
             )
         self.notify, self.should_stop = report, should_stop
-        self.work = work(store, model, self.options) if work else LocalWork(model, self.options, autocast)
+        self.work = work(writer, model, self.options) if work else LocalWork(model, self.options, autocast)
         self.result = IndexReport()
-        self._records = {record.path: record for record in store.videos()}
+        self._records = {record.path: record for record in writer.snapshot.videos()}
         self._by_content = {record.video_id: record for record in self._records.values() if _is_right(record)}
         self._reading: dict[str, _Reading] = {}
         self._finished: list[Finished] = []
@@ -282,7 +282,7 @@ class Indexer:
         self._committed = time.monotonic()
         others = {record.path: record for record in (*self._changed, *self._failed) if record.path not in self._left}
         if self._finished or others or self._left:
-            self.work.save(self.store, self._finished, list(others.values()), self._left)
+            self.work.save(self.writer, self._finished, list(others.values()), self._left)
         self._changed, self._finished, self._failed, self._left = [], [], [], []
 
 

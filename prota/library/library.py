@@ -10,11 +10,12 @@ import torch
 
 from prota.library.encoding import stamp_of
 from prota.library.indexing import Indexer, IndexOptions, IndexReport, WorkMaker
-from prota.library.place import Place, Where
 from prota.library.records import LibraryError
 from prota.library.relevance import Relevance
 from prota.library.search import Hit, Searcher
-from prota.library.store import Store
+from prota.library.storage.location import Location, Where
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from prota.model import ProTA, model_folder
 from prota.models import shipped
 
@@ -24,7 +25,7 @@ __all__ = ["Library"]
 class Library:
     """A place of indexed videos with the model that made it."""
 
-    def __init__(self, folder: Place, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
+    def __init__(self, folder: Location, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
         self.folder, self.model, self.name, self.relevance = folder, model.eval(), name, relevance
         self._searcher: Searcher | None = None
 
@@ -34,11 +35,10 @@ class Library:
 
         ``model``: default, the library's own, and for a new library the one that comes with prota.
         """
-        place = Place.of(folder)
+        place = Location.of(folder)
         name = ""
         if place.exists("library.json"):
-            with Store.open(place) as store:
-                name = store.stamp.name
+            name = Snapshot.open(place).stamp.name
         if isinstance(model, ProTA):
             return cls(place, model.to(torch.device(device)), name or "given in Python")
         chosen = str(model) if model is not None else name or shipped.DEFAULT
@@ -65,18 +65,18 @@ class Library:
             raise LibraryError(f"{', '.join(missing)}: no such file or folder")
         there = self.folder.exists("library.json")
         waiting = (wait, should_stop)
-        opened = Store.open(self.folder, True, *waiting) if there else Store.create(self.folder, stamp, *waiting)
-        with opened as store:
-            store.check_model(stamp)
+        opened = Writer.open(self.folder, *waiting) if there else Writer.create(self.folder, stamp, *waiting)
+        with opened as writer:
+            writer.snapshot.check_model(stamp)
             self._searcher = None
-            indexer = Indexer(store, self.model, options, report, should_stop, work=work)
+            indexer = Indexer(writer, self.model, options, report, should_stop, work=work)
             return indexer.run([Path(path).absolute() for path in given])
 
     @property
     def searcher(self) -> Searcher:
         """Opened at the library's present version; another process's later commits need a new `Library`."""
         if self._searcher is None:
-            store = Store.open(self.folder)
+            store = Snapshot.open(self.folder)
             store.check_model(stamp_of(self.model, self.name))
             self._searcher = Searcher(store, self.model, relevance=self.relevance)
         return self._searcher

@@ -16,7 +16,7 @@ from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowF
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.relevance import Relevance, query_facts
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
 from prota.model import ProTA
 from prota.types import Explanation, PreparedTokens
 
@@ -105,7 +105,7 @@ class Searcher:
 
     def __init__(
         self,
-        store: Store,
+        store: Snapshot,
         model: ProTA,
         exact_segments: int = EXACT_SEGMENTS,
         relevance: Relevance | None = None,

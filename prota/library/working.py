@@ -19,7 +19,7 @@ from prota.library.encoding import encode_video
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.writer import Writer
 from prota.library.walk import FoundFile, content_id
 from prota.model import ProTA
 
@@ -104,7 +104,7 @@ class Work(Protocol):
         ...
 
     def save(
-        self, store: Store, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
+        self, writer: Writer, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
     ) -> None:
         """One commit: videos with their segments, records without any, and paths that leave."""
         ...
@@ -160,11 +160,11 @@ class LocalWork:
                     self._later = []
 
     def save(
-        self, store: Store, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
+        self, writer: Writer, finished: Sequence[Finished], others: Sequence[VideoRecord], remove: Collection[str]
     ) -> None:
         """See `Work`."""
         records = [*(record for record, _ in finished), *others]
-        store.commit(records, [_joined(parts) for _, parts in finished], remove=remove)
+        writer.commit(records, [_joined(parts) for _, parts in finished], remove=remove)
 
     def _requests(self, books: Books) -> Iterator[tuple[str, ReadRequest]]:
         """What has to be read. A long video is finished first, while a worker still knows where its frames are."""

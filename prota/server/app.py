@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, HTMLResponse, Response
 
-from prota.library.place import Where
+from prota.library.storage.location import Where
 from prota.server import job_routes, library_routes, search_routes
 from prota.server.docs import STYLE, docs_page
 from prota.server.engine import Engine

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from prota.errors import one_line
-from prota.library.place import Place, Where
 from prota.library.records import ModelStamp, VideoRecord
+from prota.library.storage.location import Location, Where
 from prota.models import shipped
 from prota.server.folders import Folders
 from prota.server.problems import ProblemError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prota.library.finding import Finder
     from prota.library.library import Library
     from prota.library.search import Query, Searcher
-    from prota.library.store import Store
+    from prota.library.storage.reader import Snapshot
 
 __all__ = ["Engine", "State", "View"]
 
@@ -43,7 +43,7 @@ class View:
 
     number: int
     """Grows with each view of a server; versions may repeat where a library is made anew."""
-    store: Store
+    store: Snapshot
     videos: dict[str, VideoRecord]
     """By content, pictures too; of several copies, the first whose file was there when it was indexed."""
     folders: Folders
@@ -72,7 +72,7 @@ class Engine:
         shards: Callable[[], Shards] | None = None,
     ) -> None:
         """``shards``: makes what spreads the library over a cluster; None: it is searched in this process."""
-        self.folder, self.device, self.refresh = Place.of(folder), device, refresh
+        self.folder, self.device, self.refresh = Location.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
         self.model, self.model_name = model, model or shipped.DEFAULT
@@ -168,8 +168,8 @@ class Engine:
             self.state = "failed"
 
     def _take_over(self) -> None:
-        from prota.library.folder import read_head, read_library
-        from prota.library.store import Store
+        from prota.library.storage.reader import Snapshot
+        from prota.library.storage.versions import read_head, read_library
 
         if not self.folder.exists("library.json"):
             # Where there is nothing to search, there is nothing to load: the first index job makes the library.
@@ -181,7 +181,7 @@ class Engine:
         states = (read_library(self.folder), read_head(self.folder))
         if present is not None and present.searcher is not None and states == self._states:
             return
-        store = Store.open(self.folder)
+        store = Snapshot.open(self.folder)
         files = [record for record in store.videos() if record.state == "indexed"]
         videos: dict[str, VideoRecord] = {}
         for record in files:
@@ -206,19 +206,21 @@ class Engine:
         self.view, self._states = self._next(store, videos, folders, searcher), states
         self.state, self.reason = "ready", ""
 
-    def _next(self, store: Store, videos: dict[str, VideoRecord], folders: Folders, searcher: Searcher | None) -> View:
+    def _next(
+        self, store: Snapshot, videos: dict[str, VideoRecord], folders: Folders, searcher: Searcher | None
+    ) -> View:
         self._views += 1
         hours = sum(record.duration for record in videos.values()) / 3600
         pictures = sum(record.kind == "picture" for record in videos.values())
         return View(self._views, store, videos, folders, hours, searcher, pictures)
 
-    def _new_searcher(self, store: Store, finder: Finder | None = None) -> Searcher:
+    def _new_searcher(self, store: Snapshot, finder: Finder | None = None) -> Searcher:
         from prota.library.search import Searcher
 
         assert self._library is not None
         return Searcher(store, self._library.model, relevance=self._library.relevance, finder=finder)
 
-    def _finder(self, store: Store) -> Finder | None:
+    def _finder(self, store: Snapshot) -> Finder | None:
         """What searches a version, where that is not this process; requests go on with the one before meanwhile."""
         if self._make_shards is None:
             return None
@@ -232,7 +234,7 @@ class Engine:
         gather = self._shards.present if self._shards is not None else None
         return (0, 0) if gather is None else (gather.up, len(gather.slots))
 
-    def _load(self, store: Store) -> None:
+    def _load(self, store: Snapshot) -> None:
         from prota.library.encoding import stamp_of
         from prota.library.library import Library
         from prota.runtime import start_world

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from functools import cached_property
 
-from prota.library.tables import one_of, stored
+from prota.library.storage.schema import one_of, stored
 from prota.server.problems import readable
 
 __all__ = ["Folders"]

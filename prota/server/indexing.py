@@ -98,11 +98,11 @@ def main() -> None:
 def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
-    from prota.library.place import Place
     from prota.library.segments import SegmentPlan
+    from prota.library.storage.location import Location
     from prota.runtime import start_world
 
-    place = Place.of(order.library)
+    place = Location.of(order.library)
     library = Library.open(place, order.model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from prota.library.place import Place, Where
+from prota.library.storage.location import Location, Where
 from prota.library.walk import below
 from prota.server.indexing import IndexOrder, command
 from prota.server.problems import ProblemError, readable
@@ -202,4 +202,4 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def order_for(library: Where, model: str | None, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
     """What all jobs of a server have in common. Half of the cores decode: the others are for those who search."""
     workers = max(1, (os.cpu_count() or 1) // 2)
-    return IndexOrder("", str(Place.of(library).absolute()), model, device, within, workers, timeout)
+    return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)

@@ -10,7 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from prota.errors import ProtaError
-from prota.library.place import Where
+from prota.library.storage.location import Where
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prota.library.records import VideoRecord
-from prota.library.tables import one_of
+from prota.library.storage.schema import one_of
 from prota.server.engine import View
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import Answer, Explained, FrameShare, Kind, MomentFound, TimelineSegment, WordShare

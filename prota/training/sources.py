@@ -15,7 +15,7 @@ from prota.data.splits import Benchmark, DataError, Split, examples
 from prota.experiment import Experiment
 from prota.training.teacher import CaptionTeacher
 
-__all__ = ["MAIN", "Place", "Schedule", "Source", "open_sources"]
+__all__ = ["MAIN", "Location", "Schedule", "Source", "open_sources"]
 
 MAIN = "data"
 """What [data] is called among the sources."""
@@ -63,7 +63,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a step's batch stands."""
 
     source: int
@@ -101,14 +101,14 @@ class Schedule:
         """Of the whole run."""
         return self.ends[-1]
 
-    def place(self, step: int) -> Place:
+    def place(self, step: int) -> Location:
         """What the step after ``step`` steps learns."""
         number, turn = int(self._source[step]), int(self._turn[step])
         totals = self._totals[number]
         while not totals or totals[-1] <= turn:
             totals.append((totals[-1] if totals else 0) + self._sources[number].count(len(totals)))
         epoch = int(np.searchsorted(totals, turn, side="right"))
-        return Place(number, epoch, turn - (totals[epoch - 1] if epoch else 0))
+        return Location(number, epoch, turn - (totals[epoch - 1] if epoch else 0))
 
     def per_source(self) -> list[int]:
         """Steps of each source in the whole run."""

@@ -9,7 +9,8 @@ import torch
 
 from prota.config import Config
 from prota.library.encoding import stored_tokens
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 from tests.library.small_library import STAMP, D, content, segments, video
@@ -20,7 +21,7 @@ NAMES = [f"n{number}" for number in range(12)]
 
 def fill(folder: Path) -> Path:
     """Five segments a video, durations of 50 and 20; every third shows what the first does; one file is gone."""
-    with Store.create(folder, STAMP) as store:
+    with Writer.create(folder, STAMP) as store:
         for start in range(0, len(NAMES), 3):
             names = NAMES[start : start + 3]
             records = [
@@ -39,6 +40,6 @@ def head() -> ScoreHead:
     return ScoreHead(D, config.score, config.distribution).eval()
 
 
-def queries(store: Store, rows: list[int]) -> PreparedTokens:
+def queries(store: Snapshot, rows: list[int]) -> PreparedTokens:
     """Some segments as queries: those that look the same score the same."""
     return stored_tokens(store.tokens(rows), CPU)

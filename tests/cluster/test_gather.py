@@ -17,7 +17,8 @@ from prota.cluster.gather import Gather, Shards
 from prota.cluster.shards import Slot
 from prota.library.finding import Coverage, RowFinder, without_file
 from prota.library.records import LibraryError
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from tests.cluster.conftest import NODE
 from tests.cluster.made_up import CPU, fill, head, queries
 from tests.processes import LIMIT, wait_until
@@ -28,9 +29,8 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with Store.open(fill(tmp_path_factory.mktemp("gather") / "library")) as opened:
-        yield opened
+def store(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return Snapshot.open(fill(tmp_path_factory.mktemp("gather") / "library"))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def rows(found: Any) -> list[list[int]]:
     return [ranked[0].tolist() for ranked in found.ranked]
 
 
-def test_the_same_as_one_machine_whatever_becomes_of_a_shard(shards: Shards, store: Store) -> None:
+def test_the_same_as_one_machine_whatever_becomes_of_a_shard(shards: Shards, store: Snapshot) -> None:
     gather = shards.take(store, head(), CPU)
     tokens = queries(store, [0, 7, 22])
     whole = RowFinder(store, head(), CPU, without_file(store.videos()))
@@ -120,9 +120,9 @@ def _killed(gather: Gather, tokens: Any, expected: list[list[int]]) -> None:
 @pytest.mark.parametrize("shards", [1], indirect=True)
 def test_a_shard_that_cannot_be_loaded(shards: Shards, tmp_path: Path) -> None:
     folder = fill(tmp_path / "library")
-    opened = Store.open(folder)
+    opened = Snapshot.open(folder)
     assert len(opened.videos()) == 12
-    with Store.open(folder, write=True) as store:
+    with Writer.open(folder) as store:
         store.commit([], [], remove=["/films/n0.mp4"])
         store.compact(grace=0)
     with pytest.raises(LibraryError, match=r"cannot be loaded \(.*no longer has its version.*on all machines"):
@@ -130,7 +130,9 @@ def test_a_shard_that_cannot_be_loaded(shards: Shards, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shards", [2], indirect=True)
-def test_a_node_that_comes_gets_shards_and_one_that_goes_loses_them(cluster: Any, shards: Shards, store: Store) -> None:
+def test_a_node_that_comes_gets_shards_and_one_that_goes_loses_them(
+    cluster: Any, shards: Shards, store: Snapshot
+) -> None:
     gather = shards.take(store, head(), CPU)
     tokens = queries(store, [0])
     expected = rows(gather.find(tokens, 8))

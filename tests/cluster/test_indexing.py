@@ -21,10 +21,10 @@ from prota.cluster.stages import Reading, Result
 from prota.library import upkeep
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
-from prota.library.place import Where
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.location import Where
+from prota.library.storage.reader import Snapshot
 from prota.library.walk import FoundFile
 from prota.model import ProTA
 from tests.cluster.conftest import NODE
@@ -64,16 +64,16 @@ def index(folder: Where, model: ProTA, clips: Path, **given: Any) -> IndexReport
 
 def rows(folder: Where) -> dict[tuple[str, int], dict[str, Any]]:
     """All that is stored of each segment."""
-    with Store.open(folder) as store:
-        table = store.segments(store.columns).drop_columns("row").to_pylist()
+    store = Snapshot.open(folder)
+    table = store.segments(store.columns).drop_columns("row").to_pylist()
     found = {(row["video_id"], row["index"]): row for row in table}
     assert len(found) == len(table), "segments are doubled"
     return found
 
 
 def records(folder: Where) -> list[Any]:
-    with Store.open(folder) as store:
-        return store.videos()
+    store = Snapshot.open(folder)
+    return store.videos()
 
 
 def same(one: dict[tuple[str, int], dict[str, Any]], other: dict[tuple[str, int], dict[str, Any]]) -> bool:

@@ -11,7 +11,8 @@ from prota.cluster.gather import merged
 from prota.cluster.shards import Part, Shard, default_shards, divide
 from prota.library.finding import RowFinder, without_file
 from prota.library.records import LibraryError
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from tests.cluster.made_up import CPU, fill, head, queries
 
 
@@ -43,35 +44,33 @@ def test_parts_find_what_the_whole_finds(
 ) -> None:
     if staged:
         monkeypatch.setattr(shards, "EXACT_SEGMENTS", 0)
-    with Store.open(folder) as store:
-        # The candidate stage leaves them to who looks at the videos, as on one machine.
-        hidden = frozenset[str]() if staged else without_file(store.videos())
-        tokens = queries(store, [0, 7, 22])
-        whole = RowFinder(store, head(), CPU, hidden).find(tokens, 8, where)
-        # Equal segments are in several parts.
-        assert any(len(set(scores.tolist())) < len(scores) for _, scores in whole.ranked)
-        for number in (1, 2, 7):
-            parts = [
-                Part(store.folder, store.stamp, store.head, rows, hidden) for rows in divide(store.count(), number)
-            ]
-            found = [Shard(part, head()).find(tokens, 8, where, False) for part in parts]
-            for ours, theirs in zip(merged(found, 3, 8), whole.ranked, strict=True):
-                assert ours[0].tolist() == theirs[0].tolist()
-                assert ours[1].tolist() == theirs[1].tolist()
+    store = Snapshot.open(folder)
+    # The candidate stage leaves them to who looks at the videos, as on one machine.
+    hidden = frozenset[str]() if staged else without_file(store.videos())
+    tokens = queries(store, [0, 7, 22])
+    whole = RowFinder(store, head(), CPU, hidden).find(tokens, 8, where)
+    # Equal segments are in several parts.
+    assert any(len(set(scores.tolist())) < len(scores) for _, scores in whole.ranked)
+    for number in (1, 2, 7):
+        parts = [Part(store.folder, store.stamp, store.head, rows, hidden) for rows in divide(store.count(), number)]
+        found = [Shard(part, head()).find(tokens, 8, where, False) for part in parts]
+        for ours, theirs in zip(merged(found, 3, 8), whole.ranked, strict=True):
+            assert ours[0].tolist() == theirs[0].tolist()
+            assert ours[1].tolist() == theirs[1].tolist()
 
 
 def test_a_shard_keeps_its_version(tmp_path: Path) -> None:
     """Ray builds it again when it dies, and rows mean something else in another version."""
     folder = fill(tmp_path / "library")
-    with Store.open(folder) as store:
-        part = Part(store.folder, store.stamp, store.head, range(5, 40))
-        tokens = queries(store, [6])
-        before = Shard(part, head()).find(tokens, 5, None, False)
-    with Store.open(folder, write=True) as store:
+    store = Snapshot.open(folder)
+    part = Part(store.folder, store.stamp, store.head, range(5, 40))
+    tokens = queries(store, [6])
+    before = Shard(part, head()).find(tokens, 5, None, False)
+    with Writer.open(folder) as store:
         store.commit([], [], remove=["/films/n0.mp4", "/films/n1.mp4"])
     after = Shard(part, head()).find(tokens, 5, None, False)
     assert [rows.tolist() for rows, _ in before] == [rows.tolist() for rows, _ in after] != [[]]
-    with Store.open(folder, write=True) as store:
+    with Writer.open(folder) as store:
         store.compact(grace=0)
     with pytest.raises(LibraryError, match=f"no longer has its version {part.version.version}"):
         Shard(part, head())

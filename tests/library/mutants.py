@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from prota.library import upkeep
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
 from prota.library.walk import FoundFile, walk
 from tests.library.worlds import toy_model
 from tests.processes import REPOSITORY
@@ -80,20 +80,20 @@ def index_mutants(files: list[Path], folder: Path, limit: float, timeout: float 
     if done.returncode or "Traceback" in done.stderr:
         outcome.problems.append(f"exit status {done.returncode}: {done.stderr[-2000:]}")
         return outcome
-    with Store.open(folder / "lib") as store:
-        records = {record.path: record for record in store.videos()}
-        held = Counter(store.segments(["video_id"])["video_id"].to_pylist())
-        for path in files:
-            record = records.get(str(path))
-            if record is not None and record.state == "indexed" and held[record.video_id] == record.segments > 0:
-                outcome.indexed += 1
-            elif record is not None and record.state == "bad" and record.reason and f"bad: {path}: " in done.stderr:
-                outcome.reasons[record.reason] += 1
-                if re.match(r"\w+(Error|Exception)\b", record.reason):
-                    outcome.problems.append(f"{path.name}: not a reason for users: {record.reason}")
-            else:
-                outcome.problems.append(f"{path.name}: neither searchable nor listed: {record}")
-        outcome.segments = store.count()
+    store = Snapshot.open(folder / "lib")
+    records = {record.path: record for record in store.videos()}
+    held = Counter(store.segments(["video_id"])["video_id"].to_pylist())
+    for path in files:
+        record = records.get(str(path))
+        if record is not None and record.state == "indexed" and held[record.video_id] == record.segments > 0:
+            outcome.indexed += 1
+        elif record is not None and record.state == "bad" and record.reason and f"bad: {path}: " in done.stderr:
+            outcome.reasons[record.reason] += 1
+            if re.match(r"\w+(Error|Exception)\b", record.reason):
+                outcome.problems.append(f"{path.name}: not a reason for users: {record.reason}")
+        else:
+            outcome.problems.append(f"{path.name}: neither searchable nor listed: {record}")
+    outcome.segments = store.count()
     outcome.problems += upkeep.verify(folder / "lib")
     return outcome
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import logging
 import random
 import re
@@ -105,12 +106,13 @@ class Proxy(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def fault(self, method: str, path: str) -> Fault | None:
+        # Not under the lock: what chooses may send requests of its own.
+        fault = self.choose(method, path)
         with self.turn:
             self.requests += 1
-            fault = self.choose(method, path)
             if fault is not None:
                 self.faults[fault] += 1
-            return fault
+        return fault
 
     def objects(self, address: str) -> list[str]:
         """The keys of all objects at a place."""
@@ -146,6 +148,50 @@ def once(fault: Fault, method: str, end: str) -> Chooser:
 def whenever(method: str, fault: Fault) -> Chooser:
     """This fault for all requests of a method."""
     return lambda asked, path: fault if asked == method else None
+
+
+def is_change(method: str, path: str) -> bool:
+    """Whether a request changes an object that counts; Lance writes its hints in the background, some and some not."""
+    return method not in ("GET", "HEAD") and not path.endswith("hint.json")
+
+
+def _changes() -> Callable[[str, str], int]:
+    """Counts requests that change objects: the number of this one, 0 for one that does not."""
+    numbers, turn = itertools.count(1), threading.Lock()
+
+    def number(method: str, path: str) -> int:
+        with turn:
+            return next(numbers) if is_change(method, path) else 0
+
+    return number
+
+
+def from_change(first: int) -> Chooser:
+    """From the n-th change on all changes are refused, as if the one that sends them had died."""
+    number = _changes()
+    return lambda method, path: "403" if number(method, path) >= first else None
+
+
+def before_change(chosen: int, act: Callable[[], object]) -> Chooser:
+    """Something happens before the n-th change; the requests that it sends itself count, but not again."""
+    number = _changes()
+
+    def choose(method: str, path: str) -> None:
+        if number(method, path) == chosen:
+            act()
+
+    return choose
+
+
+def before_first(end: str, act: Callable[[], object]) -> Chooser:
+    """Something happens before the first change of an object of such a name."""
+    left = [act]
+
+    def choose(method: str, path: str) -> None:
+        if method == "PUT" and path.endswith(end) and left:
+            left.pop()()
+
+    return choose
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from prota.library.place import Where
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
-from prota.library.store import Store
+from prota.library.storage.location import Where
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 
 M, D = 3, 4
 Named = TypeVar("Named", str, Path)
@@ -54,7 +55,7 @@ def video(name: str, count: int, path: str | None = None, **values: Any) -> Vide
 
 def fill(folder: Named, names: Sequence[str] = ("a", "b"), count: int = 3, stamp: ModelStamp = STAMP) -> Named:
     """A library with a video of each name, in one commit each."""
-    with Store.create(folder, stamp) as store:
+    with Writer.create(folder, stamp) as store:
         for name in names:
             store.commit([video(name, count)], [segments(name, count, spread=stamp.spread)])
     return folder
@@ -62,6 +63,6 @@ def fill(folder: Named, names: Sequence[str] = ("a", "b"), count: int = 3, stamp
 
 def seen(folder: Where) -> dict[str, int]:
     """Numbers of segments by path, counted from the segments themselves."""
-    with Store.open(folder) as store:
-        ids = store.segments(["video_id"]).column("video_id").to_pylist()
-        return {record.path: ids.count(record.video_id) for record in store.videos()}
+    store = Snapshot.open(folder)
+    ids = store.segments(["video_id"]).column("video_id").to_pylist()
+    return {record.path: ids.count(record.video_id) for record in store.videos()}

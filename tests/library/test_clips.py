@@ -17,7 +17,7 @@ from prota.library.reading import PART, ReadRequest, read_video
 from prota.library.records import LibraryError
 from prota.library.search import Query
 from prota.library.segments import SegmentPlan
-from prota.library.snapshot import SegmentTokens
+from prota.library.storage.reader import SegmentTokens
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 

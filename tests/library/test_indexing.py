@@ -26,7 +26,8 @@ from prota.library.library import Library
 from prota.library.reading import ReadRequest, VideoContent, read_video
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from prota.model import ProTA
 from tests.frames.clips import write_clip
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -49,8 +50,8 @@ def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexR
 
 
 def records(folder: Path) -> dict[str, str]:
-    with Store.open(folder) as store:
-        return {Path(record.path).name: record.state for record in store.videos()}
+    store = Snapshot.open(folder)
+    return {Path(record.path).name: record.state for record in store.videos()}
 
 
 def test_new_files_are_indexed_once(tmp_path: Path, model: ProTA) -> None:
@@ -79,8 +80,8 @@ def test_moved_touched_doubled_changed_and_gone(tmp_path: Path, model: ProTA) ->
         "green-right.mp4": "indexed",
         "pink-left.mp4": "gone",
     }
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 4, "a copy adds no segments"
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 4, "a copy adds no segments"
     assert upkeep.verify(tmp_path / "lib") == []
     pruned = index(tmp_path / "lib", model, tmp_path / "v", prune=True)
     assert pruned.gone == 1
@@ -96,8 +97,8 @@ def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path
     assert (report.indexed, report.duplicates, report.found, report.done) == (2, 2, 4, 4)
     assert report.bytes_done == pytest.approx(report.bytes_new)
     assert set(records(tmp_path / "lib")) == {"red-left.mp4", "blue-top.mp4", "a.mp4", "z.mp4"}
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 2
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 2
     assert upkeep.verify(tmp_path / "lib") == []
 
 
@@ -111,8 +112,8 @@ def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, mo
     write_colour_clip(paths["red-left"], "blue", "top")
     write_clips(tmp_path / "v", "white-top", "black-top")
     index(tmp_path / "lib", model, tmp_path / "v")
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 4
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 4
     assert upkeep.verify(tmp_path / "lib") == []
 
 
@@ -179,8 +180,8 @@ def test_a_good_file_that_breaks_loses_its_segments(tmp_path: Path, model: ProTA
     index(tmp_path / "lib", model, tmp_path / "v")
     paths["red-left"].write_bytes(b"overwritten")
     assert len(index(tmp_path / "lib", model, tmp_path / "v").bad) == 1
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 0
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 0
     assert upkeep.verify(tmp_path / "lib") == []
 
 
@@ -195,8 +196,8 @@ def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model:
     (tmp_path / "away.mp4").rename(broken)
     assert list(index(tmp_path / "lib", model, tmp_path / "v").bad) == [str(broken)]
     # What an earlier prota made of it: nothing is there, and it looks fine.
-    with Store.open(tmp_path / "lib", write=True) as store:
-        (bad,) = (record for record in store.videos() if record.state == "bad")
+    with Writer.open(tmp_path / "lib") as store:
+        (bad,) = (record for record in store.snapshot.videos() if record.state == "bad")
         shutil.copy(paths["red-left"], broken)
         found = broken.stat()
         store.update([replace(bad, state="indexed", size=found.st_size, modified=found.st_mtime_ns)])
@@ -271,8 +272,8 @@ def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.M
         (tmp_path / "v" / name).write_bytes(content)
     monkeypatch.setattr(indexing, "_COMMIT_SECONDS", 0.0)
     assert index(tmp_path / "lib", model, tmp_path / "v", workers=1).finished
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 6
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 6
     assert upkeep.verify(tmp_path / "lib") == []
 
 
@@ -286,8 +287,8 @@ def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: py
     assert whole.segments == parts.segments > 20
     tables = []
     for name in ("whole", "parts"):
-        with Store.open(tmp_path / name) as store:
-            tables.append(store.segments(["index", "start", "end", "times", "weight"]).to_pydict())
+        store = Snapshot.open(tmp_path / name)
+        tables.append(store.segments(["index", "start", "end", "times", "weight"]).to_pydict())
     assert tables[0] == tables[1]
     assert upkeep.verify(tmp_path / "parts") == []
 
@@ -301,8 +302,8 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
         tmp_path / "v", options, lambda now: done.append(now.indexed), lambda: bool(done) and done[-1] >= 2
     )
     assert not report.finished
-    with Store.open(tmp_path / "lib") as store:
-        kept = store.count()
+    store = Snapshot.open(tmp_path / "lib")
+    kept = store.count()
     assert kept >= 2
     assert upkeep.verify(tmp_path / "lib") == []
     rest = library.index(tmp_path / "v", options)
@@ -359,8 +360,8 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
                 assert process.stdout.readline() == "ready\n"
         if (tmp_path / "lib" / "library.json").exists():
             assert upkeep.verify(tmp_path / "lib") == []
-            with Store.open(tmp_path / "lib") as store:
-                now = store.count()
+            store = Snapshot.open(tmp_path / "lib")
+            now = store.count()
             assert now >= kept
             kept = now
     assert 0 < kept < 12, "the kills must come in the middle"
@@ -368,8 +369,8 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
     assert report.indexed == 12 - kept
     assert report.unchanged == kept
     assert upkeep.verify(tmp_path / "lib") == []
-    with Store.open(tmp_path / "lib") as store:
-        assert store.count() == 12
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.count() == 12
 
 
 def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,8 +429,8 @@ def test_segments_may_have_fewer_frames_than_the_model_takes_but_not_more(tmp_pa
     library = Library.open(tmp_path / "lib", model)
     assert library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=2))).indexed == 1
     assert upkeep.verify(tmp_path / "lib") == []
-    with Store.open(tmp_path / "lib") as store:
-        assert store.tokens().mask.tolist() == [[True, True, False, False]]
+    store = Snapshot.open(tmp_path / "lib")
+    assert store.tokens().mask.tolist() == [[True, True, False, False]]
     assert len(library.search("red", everything=True)) == 1
     with pytest.raises(LibraryError, match="8 frames a segment are too many; the model takes 4 at most"):
         Library.open(tmp_path / "other", model).index(tmp_path / "v", IndexOptions(SegmentPlan(frames=8)))
@@ -444,8 +445,8 @@ def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
         index(tmp_path / extent, model, film)
         content = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, extent))
         expected = encode_video(model, "", content)
-        with Store.open(tmp_path / extent) as store:
-            stored = store.tokens([0])
+        store = Snapshot.open(tmp_path / extent)
+        stored = store.tokens([0])
         np.testing.assert_array_equal(stored.direction, expected.direction)
         asked = like_query(model, ClipRange(film)).tokens
         assert torch.equal(asked.direction, stored_tokens(stored, torch.device("cpu")).direction)
@@ -460,16 +461,16 @@ def test_a_picture_is_one_segment_of_one_frame_that_lasts_no_time(tmp_path: Path
     report = index(tmp_path / "lib", model, tmp_path / "v", workers=2)
     assert (report.indexed, report.pictures, report.segments, report.bad) == (4, 3, 4, {})
     assert report.seconds == pytest.approx(1.2, abs=0.1), "of video"
-    with Store.open(tmp_path / "lib") as store:
-        found = {Path(record.path).name: record for record in store.videos()}
-        photo = found["photo.png"]
-        assert (photo.kind, photo.duration, photo.width, photo.height, photo.codec) == ("picture", 0.0, 60, 40, "png")
-        assert found["red-left.mp4"].kind == "video"
-        table = store.segments(["start", "end", "times"], where="kind = 'picture'").to_pydict()
-        assert table["start"] == table["end"] == [0.0] * 3
-        assert all(times[0] == 0 and np.isnan(times[1:]).all() for times in table["times"])
-        assert store.tokens(table["row"]).mask.sum(axis=1).tolist() == [1] * 3
-        assert all(picture[:2] == b"\xff\xd8" for picture in store.thumbnails(table["row"]))
+    store = Snapshot.open(tmp_path / "lib")
+    found = {Path(record.path).name: record for record in store.videos()}
+    photo = found["photo.png"]
+    assert (photo.kind, photo.duration, photo.width, photo.height, photo.codec) == ("picture", 0.0, 60, 40, "png")
+    assert found["red-left.mp4"].kind == "video"
+    table = store.segments(["start", "end", "times"], where="kind = 'picture'").to_pydict()
+    assert table["start"] == table["end"] == [0.0] * 3
+    assert all(times[0] == 0 and np.isnan(times[1:]).all() for times in table["times"])
+    assert store.tokens(table["row"]).mask.sum(axis=1).tolist() == [1] * 3
+    assert all(picture[:2] == b"\xff\xd8" for picture in store.thumbnails(table["row"]))
     assert upkeep.verify(tmp_path / "lib", deep=True) == []
 
 
@@ -520,13 +521,13 @@ def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(
         before.setattr(indexing, "is_picture", lambda _: False)
         before.setattr(working, "DecodePool", Here)
         index(tmp_path / "lib", model, photo, copy)
-    with Store.open(tmp_path / "lib") as store:
-        assert [(record.kind, record.duration > 0) for record in store.videos()] == [("video", True)] * 2
+    store = Snapshot.open(tmp_path / "lib")
+    assert [(record.kind, record.duration > 0) for record in store.videos()] == [("video", True)] * 2
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert (report.indexed, report.duplicates, report.pictures) == (1, 1, 1)
-    with Store.open(tmp_path / "lib") as store:
-        assert {record.kind for record in store.videos()} == {"picture"}
-        assert store.count() == 1
+    store = Snapshot.open(tmp_path / "lib")
+    assert {record.kind for record in store.videos()} == {"picture"}
+    assert store.count() == 1
     assert index(tmp_path / "lib", model, tmp_path / "v").unchanged == 2
     assert upkeep.verify(tmp_path / "lib", deep=True) == []
 

@@ -17,7 +17,7 @@ from prota.library.records import LibraryError
 from prota.library.relevance import Fit, Relevance
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
@@ -45,28 +45,28 @@ def test_moments_come_best_first_with_the_models_own_scores(library: Library) ->
 
 
 def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
-    with Store.open(library.folder) as store:
-        staged = Searcher(store, library.model, exact_segments=1)
-        for words in ("red on the left", "a pink thing", "bottom half black"):
-            exact = [(hit.row, round(hit.score, 5)) for hit in library.search(words, k=3)]
-            assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3)] == exact
-            assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3, exact=True)] == exact
+    store = Snapshot.open(library.folder)
+    staged = Searcher(store, library.model, exact_segments=1)
+    for words in ("red on the left", "a pink thing", "bottom half black"):
+        exact = [(hit.row, round(hit.score, 5)) for hit in library.search(words, k=3)]
+        assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3)] == exact
+        assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3, exact=True)] == exact
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_queries_that_are_asked_together_find_what_they_find_alone(library: Library, exact_segments: int) -> None:
     texts = ["red", "a pink thing on the left of the picture", "bottom half black"]
-    with Store.open(library.folder) as store:
-        searcher = Searcher(store, library.model, exact_segments=exact_segments)
-        queries = searcher.encode_all(texts)
-        for text, query, best in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
-            assert query.tokens.mask.all()
-            together, alone = searcher.moments(query, best, 5), searcher.search(text, 5)
-            assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
-            assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
-            assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
-                [hit.score for hit in alone], abs=1e-6
-            )
+    store = Snapshot.open(library.folder)
+    searcher = Searcher(store, library.model, exact_segments=exact_segments)
+    queries = searcher.encode_all(texts)
+    for text, query, best in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
+        assert query.tokens.mask.all()
+        together, alone = searcher.moments(query, best, 5), searcher.search(text, 5)
+        assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
+        assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
+        assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
+            [hit.score for hit in alone], abs=1e-6
+        )
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
@@ -75,19 +75,19 @@ def test_a_long_scene_leaves_room_for_others(
     library: Library, exact_segments: int, like: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it matches best, or is the query itself: there are as many moments as asked for."""
-    with Store.open(library.folder) as store:
-        searcher = Searcher(store, library.model, exact_segments=exact_segments)
-        query = searcher.encode("red on the left")
-        (long,) = [video for video in store.videos() if video.path.endswith("long.mp4")]
-        assert long.segments == 7, "more than the five that are asked for"
-        query = replace(query, like=(long.video_id, 0.0, long.duration)) if like else query
-        wanted = [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)]
-        monkeypatch.setattr(searching, "_LEAST_MOMENTS", 1)
-        monkeypatch.setattr(searching, "_SEGMENTS_PER_MOMENT", 1)
-        assert [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)] == wanted
-        assert len(wanted) == 5
-        assert [hit.row for hit in searcher.search(query, 1)] == [wanted[0][0]]
-        assert any(hit.video == long for hit in searcher.search(query, 7)) is not like
+    store = Snapshot.open(library.folder)
+    searcher = Searcher(store, library.model, exact_segments=exact_segments)
+    query = searcher.encode("red on the left")
+    (long,) = [video for video in store.videos() if video.path.endswith("long.mp4")]
+    assert long.segments == 7, "more than the five that are asked for"
+    query = replace(query, like=(long.video_id, 0.0, long.duration)) if like else query
+    wanted = [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)]
+    monkeypatch.setattr(searching, "_LEAST_MOMENTS", 1)
+    monkeypatch.setattr(searching, "_SEGMENTS_PER_MOMENT", 1)
+    assert [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)] == wanted
+    assert len(wanted) == 5
+    assert [hit.row for hit in searcher.search(query, 1)] == [wanted[0][0]]
+    assert any(hit.video == long for hit in searcher.search(query, 7)) is not like
 
 
 def test_a_moment_is_as_long_whoever_asks_for_more(library: Library) -> None:
@@ -115,13 +115,13 @@ def test_who_asks_for_one_moment_has_it_chosen_from_as_many_segments(
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
-    with Store.open(library.folder) as store:
-        searcher = Searcher(store, library.model, exact_segments=exact_segments)
-        short = searcher.search("red on the left", k=20, where="duration < 3")
-        assert {Path(hit.video.path).stem for hit in short} == set(NAMES)
-        assert searcher.search("red", k=5, where="duration > 1000") == []
-        with pytest.raises(LibraryError, match="duration"):
-            searcher.search("red", where="length < 3")
+    store = Snapshot.open(library.folder)
+    searcher = Searcher(store, library.model, exact_segments=exact_segments)
+    short = searcher.search("red on the left", k=20, where="duration < 3")
+    assert {Path(hit.video.path).stem for hit in short} == set(NAMES)
+    assert searcher.search("red", k=5, where="duration > 1000") == []
+    with pytest.raises(LibraryError, match="duration"):
+        searcher.search("red", where="length < 3")
 
 
 def test_odd_queries(library: Library) -> None:
@@ -187,53 +187,53 @@ def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
 
 
 def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
-    with Store.open(library.folder) as store:
-        background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
-        never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
-        strict = Searcher(store, library.model, relevance=Relevance(never, background))
-        hits = strict.search("red on the left", k=3)
-        assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
-        assert strict.good(hits) == []
-        mild = Searcher(store, library.model, relevance=Relevance(margin, background))
-        hits = mild.search("red on the left", k=3)
-        values = [hit.relevance for hit in hits]
-        assert values == sorted(values, reverse=True)
-        assert mild.good(hits)[0] == hits[0]
+    store = Snapshot.open(library.folder)
+    background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
+    never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
+    strict = Searcher(store, library.model, relevance=Relevance(never, background))
+    hits = strict.search("red on the left", k=3)
+    assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
+    assert strict.good(hits) == []
+    mild = Searcher(store, library.model, relevance=Relevance(margin, background))
+    hits = mild.search("red on the left", k=3)
+    values = [hit.relevance for hit in hits]
+    assert values == sorted(values, reverse=True)
+    assert mild.good(hits)[0] == hits[0]
     assert all(hit.relevance is None for hit in library.search("red on the left"))
 
 
 @pytest.mark.parametrize("exact_segments", [0, 1000])
 def test_a_filter_makes_a_small_library_of_a_large_one(library: Library, exact_segments: int) -> None:
     """The best of few need not stand out as much as the best of many."""
-    with Store.open(library.folder) as store:
-        background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
-        # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
-        size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
-        searcher = Searcher(store, library.model, exact_segments, size)
-        whole = store.count()
-        one = store.segments(["video_id"])["video_id"].to_pylist()[0]
-        few = store.segments(["video_id"])["video_id"].to_pylist().count(one)
-        assert whole > 8
-        for where, searched in ((None, whole), (f"video_id = '{one}'", max(few, 8)), ("duration < 1000", whole)):
-            hits = searcher.search("red on the left", k=3, where=where)
-            assert hits[0].relevance == pytest.approx(1 / (1 + searched), rel=1e-5), where
+    store = Snapshot.open(library.folder)
+    background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
+    # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
+    size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
+    searcher = Searcher(store, library.model, exact_segments, size)
+    whole = store.count()
+    one = store.segments(["video_id"])["video_id"].to_pylist()[0]
+    few = store.segments(["video_id"])["video_id"].to_pylist().count(one)
+    assert whole > 8
+    for where, searched in ((None, whole), (f"video_id = '{one}'", max(few, 8)), ("duration < 1000", whole)):
+        hits = searcher.search("red on the left", k=3, where=where)
+        assert hits[0].relevance == pytest.approx(1 / (1 + searched), rel=1e-5), where
 
 
 def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
-    real = Store.nearest
+    real = Snapshot.nearest
 
-    def noted(store: Store, vector: Any, count: int, *others: Any, **named: Any) -> Any:
+    def noted(store: Snapshot, vector: Any, count: int, *others: Any, **named: Any) -> Any:
         asked.append(count)
         return real(store, vector, count, *others, **named)
 
-    monkeypatch.setattr(Store, "nearest", noted)
-    with Store.open(library.folder) as store:
-        searcher = Searcher(store, library.model, exact_segments=0)
-        everything = searcher.search("red on the left")
-        assert searcher.search("red on the left", where="duration < 1000") == everything
-        # Who asks for many needs more to choose from: twice as many segments as their moments are made of.
-        searcher.search("red on the left", k=100)
+    monkeypatch.setattr(Snapshot, "nearest", noted)
+    store = Snapshot.open(library.folder)
+    searcher = Searcher(store, library.model, exact_segments=0)
+    everything = searcher.search("red on the left")
+    assert searcher.search("red on the left", where="duration < 1000") == everything
+    # Who asks for many needs more to choose from: twice as many segments as their moments are made of.
+    searcher.search("red on the left", k=100)
     assert asked == [CANDIDATES, FILTERED_CANDIDATES, 2 * 8 * 100]
 
 
@@ -255,9 +255,9 @@ def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, 
     library.index(tmp_path / "kind = video", IndexOptions(SegmentPlan(frames=4)))
 
     def found(where: str | None) -> set[str]:
-        with Store.open(library.folder) as store:
-            searcher = Searcher(store, library.model, exact_segments=exact_segments)
-            return {Path(hit.video.path).stem for hit in searcher.search("red", 10, where)}
+        store = Snapshot.open(library.folder)
+        searcher = Searcher(store, library.model, exact_segments=exact_segments)
+        return {Path(hit.video.path).stem for hit in searcher.search("red", 10, where)}
 
     everything = {"red-left", "blue-top", "red", "green"}
     assert found(None) == everything

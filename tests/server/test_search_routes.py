@@ -210,9 +210,9 @@ def test_more_like_an_upload(client: TestClient, world: World, tmp_path: Path) -
 
 
 def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
-    from tests.server.worlds import World as Place
+    from tests.server.worlds import World as Location
 
-    with client_of(Place(tmp_path)) as client:
+    with client_of(Location(tmp_path)) as client:
         answer = client.get("/api/v1/search", params={"q": "red"}).json()
         assert answer["moments"] == answer["weaker"] == []
         assert answer["no_good_match"] is False

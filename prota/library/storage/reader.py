@@ -1,25 +1,44 @@
-"""A library as it was when it was opened: what readers ask of its videos and segments."""
+"""Reading a library: one version of its videos and segments."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 
-from prota.library.folder import Head, open_at_head
-from prota.library.place import Place
-from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
-from prota.library.tables import FILTERABLE, Catalogue, block, one_of, segment_schema, video_records, with_kind
+from prota.library.storage.location import Location, Where
+from prota.library.storage.problems import short
+from prota.library.storage.schema import (
+    FILTERABLE,
+    OF_FILE,
+    OF_SEGMENT,
+    Catalogue,
+    block,
+    filter_table,
+    one_of,
+    segment_schema,
+    video_records,
+)
+from prota.library.storage.versions import Head, model_stamp, open_at_head, read_library
 
 __all__ = ["Rows", "SegmentTokens", "Snapshot"]
 
+DESCRIBING = tuple(name for name in FILTERABLE if name not in OF_FILE)
+
 Rows = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]]
+# `kind` in a filter is computed from the duration. Lance accepts CASE only as a function's argument.
+KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
+# The words of an SQL condition, without quoted text.
+QUOTED_OR_WORD = re.compile(r"'(?:[^']|'')*'|\b[a-z_]+\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,40 +59,39 @@ class SegmentTokens:
 
 
 class Snapshot:
-    """One version of a library, to be read."""
+    """A version of a library, which later commits do not change."""
 
-    def __init__(self, folder: Place, stamp: ModelStamp, at: Head | None = None) -> None:
-        """The present version, or one of before, if nobody has cleaned that up yet."""
-        self.folder = folder
-        self.stamp = stamp
-        self._schema = segment_schema(stamp)
-        self._see(at)
+    def __init__(self, location: Location, stamp: ModelStamp, at: Head | None = None) -> None:
+        """The present version, or an earlier one that still exists."""
+        self.location, self.stamp = location, stamp
+        self.head, self._videos, self._segments = open_at_head(location, at)
+        self._on_files = lru_cache(maxsize=32)(self._on_files_uncached)
 
-    def _see(self, at: Head | None = None) -> None:
-        """Look at the library as its head says it is now, or as it was."""
-        self._head, self._videos, self._segments = open_at_head(self.folder, at)
-        self._known: Catalogue | None = None
-        self._addresses: Any = None
+    @classmethod
+    def open(cls, where: Where) -> Snapshot:
+        """The present version of an existing library."""
+        location = Location.of(where)
+        return cls(location, model_stamp(location, read_library(location)))
 
     @property
-    def head(self) -> Head:
-        """What is seen of the library; others can open the same by it."""
-        return self._head
+    def datasets(self) -> tuple[lance.LanceDataset, lance.LanceDataset]:
+        """Videos and segments."""
+        return self._videos, self._segments
 
     @property
     def version(self) -> int:
         """Grows with each commit; within one, rows keep their numbers."""
-        return self._head.version
+        return self.head.version
 
     @property
     def columns(self) -> list[str]:
         """Of the segments."""
-        return list(self._schema.names)
+        return list(segment_schema(self.stamp).names)
 
     @property
     def partitions(self) -> int:
-        """Of the vector index; 0 where there is none."""
-        return self._head.partitions
+        """Of the vector index; 0 without one."""
+        return self.head.partitions
 
     def check_model(self, stamp: ModelStamp) -> None:
         """LibraryError unless this model made the library: tokens of two models cannot be compared."""
@@ -82,20 +100,19 @@ class Snapshot:
             if stamp.name == self.stamp.name:
                 remedy = "it has changed since, so index into another folder, or go back to the version that made this"
             raise LibraryError(
-                f"{self.folder} was made with model {self.stamp.name} (fingerprint {self.stamp.fingerprint[:12]}); "
+                f"{self.location} was made with model {self.stamp.name} (fingerprint {self.stamp.fingerprint[:12]}); "
                 f"you gave {stamp.name} (fingerprint {stamp.fingerprint[:12]}): {remedy}"
             )
 
-    @property
-    def _catalogue(self) -> Catalogue:
-        if self._known is None:
-            with self._reading():
-                self._known = Catalogue(video_records(self._videos.to_table()))
-        return self._known
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """All records; not to be changed."""
+        with self._reading():
+            return Catalogue(video_records(self._videos.to_table()))
 
     def videos(self) -> list[VideoRecord]:
         """All records, by path."""
-        records = self._catalogue.records
+        records = self.catalogue.records
         return [records[path] for path in sorted(records)]
 
     def count(self) -> int:
@@ -112,12 +129,11 @@ class Snapshot:
     ) -> pa.Table:
         """Columns of all segments, of those that fit an SQL filter, or of some rows in the order given; and `row`.
 
-        `within`: neighbouring rows that a filter keeps to; `hidden`: contents that it leaves out.
-        Without `columns` it gives those that a filter can use: video_id, index, start, end and what segments repeat of
-        the first path of their video. `modified` is a time in UTC there.
+        `within`: neighbouring rows that a filter keeps to; `hidden`: contents that it leaves out. Without `columns`,
+        those that tell what a segment is: video_id, index, start, end, and properties of its video.
         """
-        names = [name for name in (FILTERABLE if columns is None else columns) if name != "row"]
-        if unknown := set(names) - set(self._schema.names):
+        names = [name for name in (DESCRIBING if columns is None else columns) if name != "row"]
+        if unknown := set(names) - set(self.columns):
             raise ValueError(f"segments have no column {', '.join(sorted(unknown))}")
         if rows is not None:
             if where is not None:
@@ -199,13 +215,33 @@ class Snapshot:
 
     def _limited(self, where: str | None, within: range | None, hidden: Collection[str]) -> str | None:
         """A filter that also keeps to neighbouring rows and leaves out some contents, where it is to."""
-        parts = [] if where is None else [f"({with_kind(where)})"]
+        parts = [] if where is None else [f"({self._on_segments(where)})"]
         if within is not None:
-            first, last = self._all_addresses()[[within.start, within.stop - 1]]
+            first, last = self._addresses[[within.start, within.stop - 1]]
             parts.append(f"_rowid >= {first} AND _rowid <= {last}")
         if hidden:
             parts.append(f"NOT ({one_of('video_id', hidden)})")
         return " AND ".join(parts) or None
+
+    def _on_segments(self, where: str) -> str:
+        """A filter as a condition on the columns of segments."""
+        if not _words(where).isdisjoint(OF_FILE):
+            return self._on_files(where)
+        return _with_kind(where)
+
+    def _on_files_uncached(self, where: str) -> str:
+        """For a filter on properties of files: the contents that it keeps, or the rows if it is also on segments."""
+        segments = None
+        if not _words(where).isdisjoint(OF_SEGMENT):
+            segments = self._segments.to_table(columns=["video_id", *OF_SEGMENT], with_row_id=True)
+            segments = segments.rename_columns({"_rowid": "address"})
+        # Only Lance knows its SQL: it filters a table in memory.
+        table = lance.write_dataset(filter_table(self.catalogue.owners(), segments), "memory://")
+        key = "video_id" if segments is None else "address"
+        kept = table.to_table(columns=[key], filter=_with_kind(where)).column(key).to_pylist()
+        if not kept:
+            return "video_id = ''"
+        return one_of(key, kept) if segments is None else f"_rowid IN ({', '.join(map(str, kept))})"
 
     def _take(self, columns: list[str], rows: Rows) -> pa.Table:
         numbers = np.asarray(rows, dtype=np.int64)
@@ -215,34 +251,42 @@ class Snapshot:
             return self._segments.take(pa.array(numbers), columns=columns)
 
     def _numbers(self, addresses: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Places in the order of the segments, of what Lance calls row ids."""
-        numbers: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(self._all_addresses(), addresses.to_numpy())
+        """Rows by what Lance calls them."""
+        numbers: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(self._addresses, addresses.to_numpy())
         return numbers
 
-    def _all_addresses(self) -> Any:
+    @cached_property
+    def _addresses(self) -> Any:
         """What Lance calls the rows, in their order."""
-        if self._addresses is None:
-            with self._reading():
-                table = self._segments.to_table(columns=[], with_row_id=True)
-            self._addresses = table.column("_rowid").to_numpy()
-        return self._addresses
+        with self._reading():
+            return self._segments.to_table(columns=[], with_row_id=True).column("_rowid").to_numpy()
 
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[None]:
-        """Tell errors of Lance in the user's terms: a filter that is none, or files that are not there."""
+        """Translate errors of Lance: an invalid filter, or files that are missing."""
         try:
             yield
         except (ValueError, OSError) as error:
             if isinstance(error, LibraryError):
                 raise
             if where is None or isinstance(error, OSError) or "LanceError(IO)" in str(error):
-                if (problem := self.folder.problem(error)) is not error:
+                if (problem := self.location.problem(error)) is not error:
                     raise problem from error
                 raise LibraryError(
-                    f"{self.folder} cannot be read ({short(error)}): open it again if it was compacted meanwhile; "
-                    f"otherwise it is damaged, see `prota library verify --library {self.folder}`"
+                    f"{self.location} cannot be read ({short(error)}): open it again if it was compacted meanwhile; "
+                    f"otherwise it is damaged, see `prota library verify --library {self.location}`"
                 ) from error
             raise LibraryError(
                 f"cannot filter by {where!r} ({short(error)}): "
                 f"write an SQL condition over kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
             ) from error
+
+
+def _words(where: str) -> set[str]:
+    """The names in an SQL condition; quoted text is none."""
+    return {found.lower() for found in QUOTED_OR_WORD.findall(where)}
+
+
+def _with_kind(where: str) -> str:
+    """An SQL condition with `kind` replaced by what computes it."""
+    return QUOTED_OR_WORD.sub(lambda found: KIND if found[0].lower() == "kind" else found[0], where)

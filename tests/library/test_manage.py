@@ -18,18 +18,19 @@ import pytest
 
 from prota.library import folder as folder_module
 from prota.library import store as store_module
+from prota.library.manage import compact, export, info, merge, remove, verify
 from prota.library.records import LibraryError, SegmentBatch, VideoRecord
-from prota.library.store import Store
-from prota.library.upkeep import compact, export, info, merge, remove, verify
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 
 
 def test_info_tells_what_is_there(tmp_path: Path) -> None:
-    with Store.open(fill(tmp_path), write=True) as store:
+    with Writer.open(fill(tmp_path)) as store:
         copy = video("a", 3, path="/copy.mp4")
         gone = video("b", 3, state="gone")
         store.update([copy, gone, video("c", 0, state="bad", reason="empty")])
-        version = store.version
+        version = store.snapshot.version
     told = info(tmp_path)
     json.dumps(told)
     assert told["videos"] == {"indexed": 2, "bad": 1, "gone": 1}
@@ -77,7 +78,7 @@ class TestVerify:
         ],
     )
     def test_it_finds_wrong_numbers(self, tmp_path: Path, change: str, message: str) -> None:
-        with Store.open(fill(tmp_path), write=True) as store:
+        with Writer.open(fill(tmp_path)) as store:
             store.commit([video("a", 3)], [altered(change)])
         assert f"/films/a.mp4: {message} segments" in verify(tmp_path)
         assert all("/films/b.mp4" not in problem for problem in verify(tmp_path))
@@ -144,7 +145,7 @@ class TestVerify:
             state = "gone" if name == "gone" else "indexed"
             records.append(replace(video(name, 1, path=str(path), state=state), video_id=video_id))
             batches.append(replace(segments(name, 1), video_id=video_id))
-        with Store.create(tmp_path / "library", STAMP) as store:
+        with Writer.create(tmp_path / "library", STAMP) as store:
             store.commit(records, batches)
         (tmp_path / "changed.mp4").write_bytes(b"other")
         (tmp_path / "missing.mp4").unlink()
@@ -159,20 +160,20 @@ class TestCompact:
     def test_it_keeps_the_data_and_readers_alive(self, tmp_path: Path) -> None:
         fill(tmp_path, "abcdefgh")
         remove(tmp_path, ["/films/c.mp4"])
-        reader = Store.open(tmp_path)
+        reader = Snapshot.open(tmp_path)
         before = reader.tokens()
         compact(tmp_path)
-        with Store.open(tmp_path) as store:
-            assert store.version == reader.version + 1
-            np.testing.assert_array_equal(store.tokens().direction, before.direction)
-            assert store.videos() == reader.videos()
+        store = Snapshot.open(tmp_path)
+        assert store.version == reader.version + 1
+        np.testing.assert_array_equal(store.tokens().direction, before.direction)
+        assert store.videos() == reader.videos()
         np.testing.assert_array_equal(reader.tokens().direction, before.direction)
         np.testing.assert_array_equal(reader.tokens([8]).weight, before.weight[[8]])
         assert verify(tmp_path) == []
 
     def test_it_frees_what_nobody_may_read_any_more(self, tmp_path: Path) -> None:
         fill(tmp_path, "abcdefgh")
-        reader = Store.open(tmp_path)
+        reader = Snapshot.open(tmp_path)
         remove(tmp_path, [f"/films/{name}.mp4" for name in "bcdefgh"])
         # What a dead writer left.
         orphan = tmp_path / "segments.lance" / "data" / "0000.lance"
@@ -191,7 +192,7 @@ class TestCompact:
     ) -> None:
         now = folder_module.time.time
         fill(tmp_path, "abc")
-        reader = Store.open(tmp_path)
+        reader = Snapshot.open(tmp_path)
         # Replaces what the reader reads, which is about as old as everything else.
         compact(tmp_path)
         monkeypatch.setattr(folder_module.time, "time", lambda: now() + 3500)
@@ -207,20 +208,20 @@ class TestCompact:
         fill(tmp_path, "abc", count=30)
         compact(tmp_path)
         assert info(tmp_path)["partitions"] == 0
-        with Store.open(tmp_path, write=True) as store:
+        with Writer.open(tmp_path) as store:
             store.commit([video("d", 30)], [segments("d", 30)])
         compact(tmp_path)
         assert info(tmp_path)["partitions"] == 11
-        with Store.open(tmp_path, write=True) as store:
+        with Writer.open(tmp_path) as store:
             store.commit([video("e", 30)], [segments("e", 30)], remove=["/films/a.mp4"])
         compact(tmp_path, grace=0)
-        with Store.open(tmp_path) as store:
-            statistics = lance.dataset(str(tmp_path / "segments.lance")).stats.index_stats("pooled_idx")
-            assert statistics["num_unindexed_rows"] == 0
-            row = store.nearest(segments("e", 30).pooled[4], 1)
-            assert store.segments(["path", "index"], rows=row).to_pylist() == [
-                {"path": "/films/e.mp4", "index": 4, "row": int(row[0])}
-            ]
+        store = Snapshot.open(tmp_path)
+        statistics = lance.dataset(str(tmp_path / "segments.lance")).stats.index_stats("pooled_idx")
+        assert statistics["num_unindexed_rows"] == 0
+        row = store.nearest(segments("e", 30).pooled[4], 1)
+        assert store.segments(["path", "index"], rows=row).to_pylist() == [
+            {"path": "/films/e.mp4", "index": 4, "row": int(row[0])}
+        ]
         assert verify(tmp_path) == []
 
 
@@ -229,7 +230,7 @@ class TestMerge:
         ours = fill(tmp_path / "ours", "ab")
         theirs = fill(tmp_path / "theirs", "bc")
         third = tmp_path / "third"
-        with Store.create(third, STAMP) as store:
+        with Writer.create(third, STAMP) as store:
             records = [
                 # Our content, elsewhere and cut into other segments; our path with other content; and a bad file.
                 video("a", 5, path="/else/a.mp4"),
@@ -251,10 +252,10 @@ class TestMerge:
         assert info(ours)["segments"] == 11
         assert info(ours)["version"] == before + 2
         assert verify(ours) == []
-        with Store.open(ours) as store:
-            rows = store.segments(where="path = '/films/c.mp4'")["row"].to_pylist()
-            np.testing.assert_array_equal(store.tokens(rows).direction, segments("c", 3).direction)
-            assert store.thumbnails(rows) == list(segments("c", 3).thumbnails)
+        store = Snapshot.open(ours)
+        rows = store.segments(where="path = '/films/c.mp4'")["row"].to_pylist()
+        np.testing.assert_array_equal(store.tokens(rows).direction, segments("c", 3).direction)
+        assert store.thumbnails(rows) == list(segments("c", 3).thumbnails)
         merge(ours, [theirs, third])
         assert seen(ours) == expected
         assert info(ours)["version"] == before + 2
@@ -263,7 +264,7 @@ class TestMerge:
         """Three machines, each with a file of its own at one path."""
         one, two, three = (tmp_path / name for name in ("one", "two", "three"))
         for folder, name in ((one, "a"), (two, "b"), (three, "c")):
-            with Store.create(folder, STAMP) as store:
+            with Writer.create(folder, STAMP) as store:
                 store.commit([video(name, 3, path="/films/x.mp4")], [segments(name, 3)])
         merge(one, [two])
         merge(two, [one])
@@ -275,14 +276,14 @@ class TestMerge:
 
     def test_what_is_whole_elsewhere_replaces_what_is_bad_or_gone_here(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "bc"), fill(tmp_path / "theirs", "abc")
-        with Store.open(ours, write=True) as store:
+        with Writer.open(ours) as store:
             store.update([video("a", 0, state="bad", reason="took too long"), video("b", 3, state="gone")])
         merge(ours, [theirs])
-        with Store.open(ours) as store:
-            assert {(record.path, record.state) for record in store.videos()} == {
-                (f"/films/{name}.mp4", "indexed") for name in "abc"
-            }
-            assert store.count() == 9
+        store = Snapshot.open(ours)
+        assert {(record.path, record.state) for record in store.videos()} == {
+            (f"/films/{name}.mp4", "indexed") for name in "abc"
+        }
+        assert store.count() == 9
         assert verify(ours) == []
         before = info(ours)["version"]
         merge(ours, [theirs])
@@ -293,20 +294,20 @@ class TestMerge:
         unread = video("a", 0, state="bad", reason="took too long")
         unread = replace(unread, video_id=f"unread:{unread.path}")
         ours, theirs = tmp_path / "ours", fill(tmp_path / "theirs", "a")
-        with Store.create(ours, STAMP) as store:
+        with Writer.create(ours, STAMP) as store:
             store.update([unread])
-        with Store.open(theirs) as store:
-            whole = store.videos()
+        store = Snapshot.open(theirs)
+        whole = store.videos()
         merge(ours, [theirs])
         for folder, other in ((ours, theirs), (theirs, ours)):
-            with Store.open(folder) as store:
-                assert store.videos() == whole
+            store = Snapshot.open(folder)
+            assert store.videos() == whole
             merge(folder, [other])
-        with Store.create(tmp_path / "third", STAMP) as store:
+        with Writer.create(tmp_path / "third", STAMP) as store:
             store.update([unread])
         merge(theirs, [tmp_path / "third"])
-        with Store.open(theirs) as store:
-            assert store.videos() == whole
+        store = Snapshot.open(theirs)
+        assert store.videos() == whole
 
     def test_another_model_is_refused_before_anything_is_taken_in(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "a"), fill(tmp_path / "theirs", "b")
@@ -320,7 +321,7 @@ class TestMerge:
 
 class TestExport:
     def folder(self, path: Path) -> Path:
-        with Store.open(fill(path, "ab"), write=True) as store:
+        with Writer.open(fill(path, "ab")) as store:
             store.update([video("a", 3, path=os.fsdecode(b"/copy\xff.mp4"), metadata={"who": "I"})])
         return path
 
@@ -350,7 +351,7 @@ class TestExport:
         folder = self.folder(tmp_path / "library")
         with pytest.raises(LibraryError, match=r"ends in \.jsonl or \.parquet"):
             export(folder, tmp_path / "rows.csv")
-        monkeypatch.setattr("prota.library.upkeep.json.loads", lambda _: 1 / 0)
+        monkeypatch.setattr("prota.library.manage.json.loads", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             export(folder, tmp_path / "rows.jsonl")
         assert [path.name for path in tmp_path.iterdir()] == ["library"]
@@ -358,7 +359,7 @@ class TestExport:
 
 class TestRemove:
     def test_by_path_by_id_and_by_its_beginning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        with Store.open(fill(tmp_path, "abcde"), write=True) as store:
+        with Writer.open(fill(tmp_path, "abcde")) as store:
             store.update([video("b", 3, path="/copy.mp4")])
         monkeypatch.chdir("/")
         remove(tmp_path, ["films/a.mp4", content("b"), content("c")[:8]])

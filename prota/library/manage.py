@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from prota.files import publish
-from prota.library.folder import read_library
-from prota.library.place import Where
-from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, VideoRecord
-from prota.library.store import GRACE, Store
-from prota.library.tables import COPIED, FILTERABLE, Catalogue, block, copied, original, stored
+from prota.library.storage.location import Where
+from prota.library.storage.problems import short
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.schema import OF_CONTENT, OF_SEGMENT, Catalogue, as_stored, block, original, stored
+from prota.library.storage.versions import read_library
+from prota.library.storage.writer import GRACE, Writer
 
 __all__ = ["compact", "export", "info", "merge", "remove", "verify"]
 
@@ -32,55 +33,55 @@ SHORTEST_ID = 8
 
 
 def info(folder: Where) -> dict[str, Any]:
-    """What a library holds and what it takes, ready for JSON."""
-    with Store.open(folder) as store:
-        library = read_library(store.folder)
-        videos = store.videos()
-        # Copies of one content count once.
-        seconds = {video.video_id: video.duration for video in videos if video.state == "indexed"}
-        states = Counter(str(video.state) for video in videos)
-        return {
-            "folder": str(folder),
-            "videos": {state: states[state] for state in ("indexed", "bad", "gone")},
-            "bad": {video.path: video.reason for video in videos if video.state == "bad"},
-            "pictures": sum(video.kind == "picture" for video in videos if video.state == "indexed"),
-            "segments": store.count(),
-            "hours": round(sum(seconds.values()) / 3600, 3),
-            "bytes": store.folder.size(),
-            "model": asdict(store.stamp),
-            "schema": library["schema"],
-            "created": library["created"],
-            "version": store.version,
-            "partitions": store.partitions,
-        }
+    """What a library contains and how much space it takes, ready for JSON."""
+    snapshot = Snapshot.open(folder)
+    library = read_library(snapshot.location)
+    videos = snapshot.videos()
+    # Copies of one content count once.
+    seconds = {video.video_id: video.duration for video in videos if video.state == "indexed"}
+    states = Counter(str(video.state) for video in videos)
+    return {
+        "folder": str(folder),
+        "videos": {state: states[state] for state in ("indexed", "bad", "gone")},
+        "bad": {video.path: video.reason for video in videos if video.state == "bad"},
+        "pictures": sum(video.kind == "picture" for video in videos if video.state == "indexed"),
+        "segments": snapshot.count(),
+        "hours": round(sum(seconds.values()) / 3600, 3),
+        "bytes": snapshot.location.size(),
+        "model": asdict(snapshot.stamp),
+        "schema": library["schema"],
+        "created": library["created"],
+        "version": snapshot.version,
+        "partitions": snapshot.partitions,
+    }
 
 
 def verify(folder: Where, deep: bool = False) -> list[str]:
     """All that is wrong with a library, a sentence each; `deep` also reads every file again and compares."""
     try:
-        with Store.open(folder) as store:
-            catalogue = Catalogue(store.videos())
-            problems = list(stored_problems(store, catalogue))
-            if deep:
-                problems += [problem for video in store.videos() for problem in file_problems(video)]
-            return problems
+        snapshot = Snapshot.open(folder)
+        problems = list(stored_problems(snapshot))
+        if deep:
+            problems += [problem for video in snapshot.videos() for problem in file_problems(video)]
+        return problems
     except LibraryError as error:
         return [str(error)]
     except (ValueError, OSError, LookupError) as error:
         return [f"{folder} is damaged ({short(error)}): restore it from a backup, or index anew"]
 
 
-def stored_problems(store: Store, catalogue: Catalogue) -> Iterator[str]:
+def stored_problems(snapshot: Snapshot) -> Iterator[str]:
     """What is wrong with the segments themselves and with how many there are."""
     indices: dict[str, list[int]] = defaultdict(list)
     wrong: Counter[tuple[str, str]] = Counter()
-    spread = ["spread"] if store.stamp.spread else []
-    columns = [*FILTERABLE, "times", "direction", *spread, "weight", "mask", "pooled"]
-    for batch in store.batches(columns):
+    catalogue, stamp = snapshot.catalogue, snapshot.stamp
+    spread = ["spread"] if stamp.spread else []
+    columns = ["video_id", *OF_SEGMENT, *OF_CONTENT, "times", "direction", *spread, "weight", "mask", "pooled"]
+    for batch in snapshot.batches(columns):
         ids = batch.column("video_id").to_pylist()
         for video_id, index in zip(ids, batch.column("index").to_pylist(), strict=True):
             indices[video_id].append(index)
-        faults = number_faults(batch, store.stamp.frames, store.stamp.width) | copy_faults(batch, catalogue)
+        faults = number_faults(batch, stamp.frames, stamp.width) | copy_faults(batch, catalogue)
         for fault, rows in faults.items():
             wrong.update((ids[row], fault) for row in np.flatnonzero(rows))
     yield from count_problems(catalogue, indices)
@@ -134,16 +135,15 @@ def not_unit(vectors: Floats) -> Bools:
 
 
 def copy_faults(batch: pa.RecordBatch, catalogue: Catalogue) -> dict[str, Bools]:
-    """Where a segment does not repeat what its video says."""
+    """Where a segment does not repeat the properties of its video."""
     ids = batch.column("video_id").to_pylist()
-    owners = {video_id: catalogue.owner(video_id) for video_id in set(ids)}
-    expected = {video_id: copied(owner) for video_id, owner in owners.items() if owner is not None}
+    owners = {video_id: owner for video_id in set(ids) if (owner := catalogue.owner(video_id)) is not None}
     wrong = np.zeros(len(ids), dtype=bool)
-    for name in COPIED:
-        column = batch.column(name)
-        found = (column.cast(pa.int64()) if name == "modified" else column).to_pylist()
-        wrong |= [i in expected and expected[i][name] != value for i, value in zip(ids, found, strict=True)]
-    return {"another video's path or properties": wrong}
+    for name in OF_CONTENT:
+        expected = {video_id: as_stored(getattr(owner, name)) for video_id, owner in owners.items()}
+        found = zip(ids, batch.column(name).to_pylist(), strict=True)
+        wrong |= [video_id in expected and value != expected[video_id] for video_id, value in found]
+    return {"another video's properties": wrong}
 
 
 def file_problems(video: VideoRecord) -> Iterator[str]:
@@ -159,31 +159,31 @@ def file_problems(video: VideoRecord) -> Iterator[str]:
 
 def compact(folder: Where, grace: float = GRACE, wait: float = 0.0) -> None:
     """Join small files, index a large library, drop what was replaced more than `grace` seconds ago."""
-    with Store.open(folder, write=True, wait=wait) as store:
-        store.compact(grace)
+    with Writer.open(folder, wait) as writer:
+        writer.compact(grace)
 
 
 def merge(folder: Where, others: Sequence[Where], wait: float = 0.0) -> None:
     """Take in libraries of the same model, each in one commit. What is known by its content is not stored again."""
-    with Store.open(folder, write=True, wait=wait) as store:
-        sources = [Store.open(other) for other in others]
+    with Writer.open(folder, wait) as writer:
+        sources = [Snapshot.open(other) for other in others]
         # All are looked at before the first is taken in.
         for source in sources:
-            if source.folder.same(store.folder):
-                raise LibraryError(f"{source.folder} cannot be merged into itself: give other libraries")
-            if replace(source.stamp, name="") != replace(store.stamp, name=""):
+            if source.location.same(writer.location):
+                raise LibraryError(f"{source.location} cannot be merged into itself: give other libraries")
+            if replace(source.stamp, name="") != replace(writer.stamp, name=""):
                 raise LibraryError(
-                    f"{source.folder} was made with model {source.stamp.name} "
-                    f"(fingerprint {source.stamp.fingerprint[:12]}), {folder} with {store.stamp.name} "
-                    f"({store.stamp.fingerprint[:12]}): index one of them anew with the other's model"
+                    f"{source.location} was made with model {source.stamp.name} "
+                    f"(fingerprint {source.stamp.fingerprint[:12]}), {folder} with {writer.stamp.name} "
+                    f"({writer.stamp.fingerprint[:12]}): index one of them anew with the other's model"
                 )
         for source in sources:
-            take_in(store, source)
+            take_in(writer, source)
 
 
-def take_in(store: Store, source: Store) -> None:
+def take_in(writer: Writer, source: Snapshot) -> None:
     """All records of another library that this one lacks, with their segments."""
-    known = Catalogue(store.videos())
+    known = writer.snapshot.catalogue
     videos: list[VideoRecord] = []
     fresh: set[str] = set()
     chosen: set[str] = set()
@@ -208,8 +208,7 @@ def take_in(store: Store, source: Store) -> None:
         else:
             videos.append(replace(video, path=path))
             fresh |= {video.video_id} if video.whole else set()
-    columns = [name for name in source.columns if name not in COPIED]
-    store.transact(videos, fresh, lambda: source.batches(columns, of=fresh) if fresh else ())
+    writer.transact(videos, fresh, lambda: source.batches(source.columns, of=fresh) if fresh else ())
 
 
 def _as_good(here: VideoRecord, there: VideoRecord) -> bool:
@@ -225,18 +224,23 @@ def export(folder: Where, path: Path) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise LibraryError(f"cannot export to {path}: {what}")
-    with Store.open(folder) as store:
-        table = store.segments().drop_columns("row")
-        paths: dict[str, list[str]] = defaultdict(list)
-        metadata: dict[str, dict[str, str]] = defaultdict(dict)
-        kinds = {video.video_id: video.kind for video in store.videos() if video.whole}
-        for video in store.videos():
-            paths[video.video_id].append(stored(video.path))
-            metadata[video.video_id] |= {stored(key): stored(value) for key, value in video.metadata.items()}
-        ids = table.column("video_id").to_pylist()
-        table = table.append_column("kind", pa.array([kinds[i] for i in ids], pa.string()))
-        table = table.append_column("paths", pa.array([paths[i] for i in ids], pa.list_(pa.string())))
-        table = table.append_column("metadata", pa.array([json.dumps(metadata[i]) for i in ids], pa.string()))
+    snapshot = Snapshot.open(folder)
+    table = snapshot.segments().drop_columns("row")
+    owners = {video.video_id: video for video in snapshot.catalogue.owners()}
+    paths: dict[str, list[str]] = defaultdict(list)
+    metadata: dict[str, dict[str, str]] = defaultdict(dict)
+    for video in snapshot.videos():
+        paths[video.video_id].append(stored(video.path))
+        metadata[video.video_id] |= {stored(key): stored(value) for key, value in video.metadata.items()}
+    ids = table.column("video_id").to_pylist()
+    for name, values, kind in (
+        ("path", [stored(owners[i].path) for i in ids], pa.string()),
+        ("modified", [owners[i].modified // 1000 for i in ids], pa.timestamp("us")),
+        ("kind", [owners[i].kind for i in ids], pa.string()),
+        ("paths", [paths[i] for i in ids], pa.list_(pa.string())),
+        ("metadata", [json.dumps(metadata[i]) for i in ids], pa.string()),
+    ):
+        table = table.append_column(name, pa.array(values, kind))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         writers[path.suffix](table, temporary)
@@ -259,8 +263,8 @@ def write_parquet(table: pa.Table, path: Path) -> None:
 
 def remove(folder: Where, videos: Sequence[str], wait: float = 0.0) -> None:
     """Take out videos, given by path, by id or by the beginning of an id (all copies of it); their files stay."""
-    with Store.open(folder, write=True, wait=wait) as store:
-        records = store.videos()
+    with Writer.open(folder, wait) as writer:
+        records = writer.snapshot.videos()
         chosen: set[str] = set()
         for name in videos:
             absolute = str(Path(name).absolute())
@@ -270,4 +274,4 @@ def remove(folder: Where, videos: Sequence[str], wait: float = 0.0) -> None:
             if not found:
                 raise LibraryError(f"{folder} has no video {name}: give the path or the id of one, nothing was removed")
             chosen |= found
-        store.commit((), (), remove=chosen)
+        writer.commit((), (), remove=chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prota.library.tables import Catalogue
+from prota.library.storage.schema import Catalogue
 from tests.library.small_library import content, video
 
 
@@ -18,9 +18,9 @@ def test_a_copy_that_is_there_owns_the_segments_before_one_that_is_gone() -> Non
     assert catalogue.owner(content("a"), without=["/2.mp4", "/3.mp4"]) == gone
 
 
-def test_segments_move_to_the_copy_that_is_left_when_their_owner_goes() -> None:
+def test_a_copy_that_goes_takes_no_segments_along() -> None:
     there, copy = video("a", 2, "/1.mp4"), video("a", 2, "/2.mp4")
     change = Catalogue([there, copy]).change([video("a", 2, "/1.mp4", state="gone")], (), ())
     assert change is not None
-    assert change.rewritten == {content("a")}
-    assert change.owners == {content("a"): copy}
+    assert change.dropped == set()
+    assert change.owners == {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,37 @@ import lance
 import numpy as np
 import pytest
 
-from prota.library import folder as folder_module
-from prota.library import place as place_module
-from prota.library import store as store_module
 from prota.library.encoding import stamp_of
-from prota.library.folder import Draft
-from prota.library.fragments import write_segments
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
-from prota.library.place import Bucket, Folder, Place
-from prota.library.problems import DisturbedError, RefusedError, UnreachableError
+from prota.library.manage import compact, export, info, merge, remove, verify
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
-from prota.library.store import Store
-from prota.library.upkeep import compact, export, info, merge, remove, verify
-from tests.library.object_store import BUCKET, KEY_ID, SECRET, Fault, Proxy, now_and_then, once, serving, whenever
+from prota.library.storage import location as module
+from prota.library.storage import versions
+from prota.library.storage.location import Bucket, Folder, Location
+from prota.library.storage.problems import ConflictError, RefusedError, UnreachableError
+from prota.library.storage.reader import Snapshot
+from prota.library.storage.writer import Writer, write_segments
+from tests.library.object_store import (
+    BUCKET,
+    KEY_ID,
+    SECRET,
+    Chooser,
+    Fault,
+    Proxy,
+    before_change,
+    before_first,
+    from_change,
+    is_change,
+    now_and_then,
+    once,
+    serving,
+    whenever,
+)  # fmt: skip
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
-from tests.library.test_fragments import rows_of
-from tests.library.test_store import WRITER, Died, dying, dying_at
+from tests.library.storage import works
+from tests.library.storage.test_writer import WRITER, rows_of
 from tests.library.worlds import toy_model, write_clips
 from tests.processes import LIMIT, python
 
@@ -57,19 +72,29 @@ def template(proxy: Proxy) -> str:
 
 
 @pytest.fixture
-def filled(template: str, address: str, proxy: Proxy) -> str:
-    """A library with two videos at the test's own place."""
-    old, new = (name.removeprefix(f"s3://{BUCKET}/") for name in (template, address))
-    for key in proxy.objects(template):
-        proxy.client.copy_object(Bucket=BUCKET, Key=key.replace(old, new, 1), CopySource=f"{BUCKET}/{key}")
-    return address
+def copies(template: str, address: str, proxy: Proxy) -> Callable[[object], str]:
+    """Copies of a library with two videos, each at a location of its own."""
+
+    def copy(name: object) -> str:
+        old, new = (place.removeprefix(f"s3://{BUCKET}/") for place in (template, f"{address}-{name}"))
+        for key in proxy.objects(template):
+            proxy.client.copy_object(Bucket=BUCKET, Key=key.replace(old, new, 1), CopySource=f"{BUCKET}/{key}")
+        return f"{address}-{name}"
+
+    return copy
+
+
+@pytest.fixture
+def filled(copies: Callable[[object], str]) -> str:
+    """A library with two videos at the test's own location."""
+    return copies("filled")
 
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "PAUSE", 0.02)
-    monkeypatch.setattr(place_module, "PAUSE", 0.02)
-    monkeypatch.setattr(folder_module, "PATIENCE", 0.0)
+    monkeypatch.setattr(versions, "PAUSE", 0.02)
+    monkeypatch.setattr(module, "PAUSE", 0.02)
+    monkeypatch.setattr(versions, "PATIENCE", 0.0)
 
 
 class TestNames:
@@ -85,22 +110,22 @@ class TestNames:
         ],
     )
     def test_addresses(self, given: str | Path, name: str) -> None:
-        place = Place.of(given)
+        place = Location.of(given)
         assert isinstance(place, Bucket)
         assert (str(place), str(place.absolute())) == (name, name)
         assert place.file("head.json") == f"{name}/head.json"
         assert str(pickle.loads(pickle.dumps(place))) == name
-        assert place.same(Place.of(name))
-        assert not place.same(Place.of(f"{name}/c"))
-        assert Place.of(place) is place
+        assert place.same(Location.of(name))
+        assert not place.same(Location.of(f"{name}/c"))
+        assert Location.of(place) is place
 
     @pytest.mark.parametrize("given", ["library", "./a:b/c", "/films/s3", "a\nb", Path("x")])
     def test_folders(self, given: str | Path) -> None:
-        place = Place.of(given)
+        place = Location.of(given)
         assert isinstance(place, Folder)
         assert place.path == Path(given)
         assert place.same(place.absolute())
-        assert not place.same(Place.of("s3://bucket"))
+        assert not place.same(Location.of("s3://bucket"))
 
     @pytest.mark.parametrize(
         "given",
@@ -108,28 +133,28 @@ class TestNames:
     )
     def test_others_are_refused_without_repeating_a_secret(self, given: str) -> None:
         with pytest.raises(LibraryError, match=r"give a folder, or an address|keys belong in the environment") as told:
-            Place.of(given)
+            Location.of(given)
         assert "secret" not in str(told.value)
 
     def test_without_the_client_it_says_how_to_get_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(place_module, "find_spec", lambda name: None)
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
         with pytest.raises(LibraryError, match="pip install obstore boto3"):
-            Store.open("s3://bucket/x")
+            Snapshot.open("s3://bucket/x")
         monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
         monkeypatch.setenv("AWS_PROFILE", "films")
-        monkeypatch.setattr(place_module, "find_spec", lambda name: name == "obstore" or None)
+        monkeypatch.setattr(module, "find_spec", lambda name: name == "obstore" or None)
         with pytest.raises(LibraryError, match="the profile films needs boto3 to be read"):
-            Store.open("s3://bucket/x")
+            Snapshot.open("s3://bucket/x")
 
 
 class TestAsInAFolder:
     def test_everything_a_library_does(self, address: str, tmp_path: Path) -> None:
         with pytest.raises(LibraryError, match=f"no library at {address}: make one"):
-            Store.open(address)
+            Snapshot.open(address)
         for where in (address, tmp_path / "library"):
             fill(where, "ab")
             with pytest.raises(LibraryError, match="holds a library already"):
-                Store.create(where, STAMP)
+                Writer.create(where, STAMP)
             remove(where, ["/films/b.mp4"])
             other = f"{address}-other" if where == address else tmp_path / "other"
             merge(where, [fill(other, "ax")])
@@ -137,9 +162,9 @@ class TestAsInAFolder:
                 merge(where, [where])
             compact(where, grace=0)
             export(where, tmp_path / f"{type(where).__name__}.jsonl")
-            with Store.open(where, write=True) as store:
+            with Writer.open(where) as store:
                 store.build_index()
-                assert store.nearest(segments("x", 3).pooled[1], 1).tolist() == [4]
+                assert store.snapshot.nearest(segments("x", 3).pooled[1], 1).tolist() == [4]
                 store.commit([video("d", 2)], [segments("d", 2)])
         assert rows_of(address) == rows_of(tmp_path / "library")
         assert verify(address) == []
@@ -152,14 +177,14 @@ class TestAsInAFolder:
         assert lines[0] == lines[1]
 
     def test_readers_keep_what_they_opened_until_it_is_cleared_away(self, filled: str) -> None:
-        reader = Store.open(filled)
-        with Store.open(filled, write=True) as writer:
+        reader = Snapshot.open(filled)
+        with Writer.open(filled) as writer:
             writer.commit([video("c", 4)], [segments("c", 4)], remove=["/films/a.mp4"])
         assert len(reader.tokens()) == 6
         compact(filled, grace=0)
         with pytest.raises(LibraryError, match="open it again if it was compacted"):
             reader.tokens()
-        assert Store.open(filled).count() == 7
+        assert Snapshot.open(filled).count() == 7
 
     def test_what_is_damaged_or_lost_is_told(self, filled: str, proxy: Proxy) -> None:
         client = proxy.client
@@ -167,15 +192,15 @@ class TestAsInAFolder:
         kept = client.get_object(**head)["Body"].read()
         client.put_object(Body=b"{", **head)
         with pytest.raises(LibraryError, match=r"head\.json cannot be read"):
-            Store.open(filled)
+            Snapshot.open(filled)
         client.put_object(Body=kept.replace(b'"segments": ', b'"segments": 9'), **head)
         with pytest.raises(LibraryError, match=r"lacks what its head\.json names"):
-            Store.open(filled)
+            Snapshot.open(filled)
         client.delete_object(**head)
-        for write in (False, True):
+        for opening in (Snapshot.open, Writer.open):
             # Not taken for a library that was just created: that would undo all of it.
             with pytest.raises(LibraryError, match=r"has lost its head\.json"):
-                Store.open(filled, write=write)
+                opening(filled)
         client.put_object(Body=kept, **head)
         assert seen(filled) == {"/films/a.mp4": 3, "/films/b.mp4": 3}
 
@@ -188,7 +213,7 @@ class TestAsInAFolder:
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
         monkeypatch.setenv("AWS_PROFILE", "none")
         with pytest.raises(LibraryError, match="the profile none gives no keys"):
-            Store.open(filled)
+            Snapshot.open(filled)
         monkeypatch.setenv("AWS_PROFILE", "films")
         proxy.signers.clear()
         assert len(seen(filled)) == 2
@@ -196,7 +221,7 @@ class TestAsInAFolder:
 
     def test_buckets_that_are_not_there(self, proxy: Proxy) -> None:
         with pytest.raises(LibraryError, match="there is no such bucket: make it first"):
-            Store.create("s3://not-there/library", STAMP)
+            Writer.create("s3://not-there/library", STAMP)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -238,23 +263,23 @@ class TestBadConnections:
     def test_a_commit_counts_once_whatever_answer_is_lost(
         self, filled: str, proxy: Proxy, fault: Fault, end: str
     ) -> None:
-        with Store.open(filled, write=True) as store:
-            before = store.version
+        with Writer.open(filled) as store:
+            before = store.snapshot.version
             with proxy.faulty(once(fault, "PUT", end)) as faults:
                 store.commit([video("c", 4)], [segments("c", 4)])
             assert faults == {fault: 1}
-            assert store.version == before + 1
+            assert store.snapshot.version == before + 1
         assert seen(filled) == {"/films/a.mp4": 3, "/films/b.mp4": 3, "/films/c.mp4": 4}
         assert verify(filled) == []
 
     def test_a_server_that_stays_away_is_one_sentence(
         self, filled: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(place_module, "RETRIES", 1)
-        monkeypatch.setattr(store_module, "TRIES", 2)
+        monkeypatch.setattr(module, "RETRIES", 1)
+        monkeypatch.setattr(versions, "TRIES", 2)
         with proxy.faulty(lambda *_: "500 before"), pytest.raises(UnreachableError, match=r"500 .*: see to"):
-            Store.open(filled)
-        with Store.open(filled, write=True) as store:
+            Snapshot.open(filled)
+        with Writer.open(filled) as store:
             with proxy.faulty(whenever("PUT", "500 before")), pytest.raises(UnreachableError, match=r"500 .*: see to"):
                 store.commit([video("c", 4)], [segments("c", 4)])
             assert seen(filled) == {"/films/a.mp4": 3, "/films/b.mp4": 3}
@@ -264,7 +289,7 @@ class TestBadConnections:
     @pytest.mark.parametrize("denied", ["GET", "PUT"])
     def test_keys_are_neither_told_nor_kept(self, filled: str, proxy: Proxy, denied: str, capfd: Any) -> None:
         def write() -> None:
-            with Store.open(filled, write=True) as store:
+            with Writer.open(filled) as store:
                 store.commit([video("c", 4)], [segments("c", 4)])
 
         refused = pytest.raises(RefusedError, match=r"403 Forbidden.*: see to the keys")
@@ -291,143 +316,144 @@ def fill_like(address: str, model: Any) -> str:
         spread=unit.astype(np.float16) if stamp.spread else None, weight=np.ones((2, M), np.float32),
         mask=np.ones((2, M), bool), pooled=unit[:, 0].astype(np.float32),
     )  # fmt: skip
-    with Store.create(address, stamp) as store:
+    with Writer.create(address, stamp) as store:
         store.commit([video("made-up", 2, path="/made-up.mp4")], [made])
     return address
 
 
-NEW = [video("x", 2, path="/films/a.mp4"), video("c", 4)]
-STEPS = [
-    (Draft, "delete", 1),
-    (Draft, "append", 1),
-    (Draft, "delete", 2),
-    (Draft, "append", 2),
-    (store_module, "write_head", 1),
-]
+def points(proxy: Proxy, work: Callable[[], object], number: int = 8) -> list[int]:
+    """Some of the changes that a piece of work makes, the first and the last among them."""
+    changes: list[str] = []
+
+    def choose(method: str, path: str) -> None:
+        if is_change(method, path):
+            changes.append(path)
+
+    with proxy.faulty(choose):
+        work()
+    return sorted({1 + round(place * (len(changes) - 1) / (number - 1)) for place in range(number)})
 
 
-def change(store: Store) -> None:
-    store.commit(NEW, [segments("x", 2), segments("c", 4)], remove=["/films/b.mp4"])
+def second_writer(address: str) -> None:
+    with Writer.open(address) as second:
+        second.commit([video("second", 5)], [segments("second", 5)])
+
+
+SECOND = {"/films/second.mp4": 5}
 
 
 @pytest.mark.usefixtures("_quick")
 class TestTwoWriters:
-    """Nobody can be kept away, so whoever comes between is noticed."""
+    """Without a lock, conflicts are noticed."""
 
-    def between(self, patch: pytest.MonkeyPatch, place: Any, name: str, nth: int, act: Callable[[], None]) -> None:
-        """Have this happen once, before the n-th call."""
-        real, calls = getattr(place, name), 0
+    def test_both_commits_stand_whenever_the_second_comes(self, copies: Callable[[object], str], proxy: Proxy) -> None:
+        for point in points(proxy, partial(works.commit, copies(0))):
+            address = copies(point)
+            with proxy.faulty(before_change(point, partial(second_writer, address))):
+                works.commit(address)
+            assert seen(address) == works.AFTER | SECOND
+            assert verify(address) == []
 
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == nth:
-                act()
-            return real(*arguments, **named)
-
-        patch.setattr(place, name, call)
-
-    def other(self, address: str) -> Callable[[], None]:
-        def act() -> None:
-            with Store.open(address, write=True) as second:
-                second.commit([video("second", 5)], [segments("second", 5)])
-
-        return act
-
-    @pytest.mark.parametrize(("place", "name", "nth"), [STEPS[3], STEPS[4]], ids=lambda value: str(value)[:15])
-    def test_both_commits_stand(
-        self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int
+    def test_what_is_disturbed_again_and_again_is_refused(
+        self, copies: Callable[[object], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        address, first = filled, Store.open(filled, write=True)
-        with monkeypatch.context() as patch:
-            # The second one's calls are counted too, but it comes only once.
-            self.between(patch, place, name, nth, self.other(address))
-            change(first)
-        assert seen(address) == {"/films/a.mp4": 2, "/films/c.mp4": 4, "/films/second.mp4": 5}
-        assert verify(address) == []
-        assert {record.path for record in first.videos()} == set(seen(address))
+        chosen = points(proxy, partial(works.commit, copies(0)))
+        monkeypatch.setattr(versions, "TRIES", 1)
+        for point in chosen:
+            address = copies(point)
+            with proxy.faulty(before_change(point, partial(second_writer, address))), pytest.raises(ConflictError):
+                works.commit(address)
+            assert seen(address) == works.BEFORE | SECOND
+            assert verify(address) == []
+            works.commit(address)
+            assert seen(address) == works.AFTER | SECOND
 
-    @pytest.mark.parametrize(
-        ("place", "name", "nth"), [STEPS[0], STEPS[2], STEPS[4]], ids=lambda value: str(value)[:15]
-    )
-    def test_who_is_disturbed_again_and_again_is_told(
-        self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int
-    ) -> None:
-        address, first = filled, Store.open(filled, write=True)
-        with monkeypatch.context() as patch:
-            patch.setattr(store_module, "TRIES", 1)
-            self.between(patch, place, name, nth, self.other(address))
-            with pytest.raises(LibraryError, match=r"written by another process too: .* kept; run this again"):
-                change(first)
-        assert seen(address) == {"/films/a.mp4": 3, "/films/b.mp4": 3, "/films/second.mp4": 5}
-        assert verify(address) == []
-        change(first)
-        assert seen(address) == {"/films/a.mp4": 2, "/films/c.mp4": 4, "/films/second.mp4": 5}
+    def test_a_slow_writer_that_was_taken_for_dead(self, filled: str, proxy: Proxy) -> None:
+        """It writes its head when another has undone its work: the other notices, and begins again."""
+        arrived, turn, heads = threading.Event(), threading.Lock(), [0]
+        other = threading.Thread(target=second_writer, args=[filled])
+        key = filled.removeprefix(f"s3://{BUCKET}/") + "/head.json"
 
-    def test_a_slow_writer_that_was_taken_for_dead(self, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It writes its head while another undoes its work: the other sees it, and begins again."""
-        address, first = filled, Store.open(filled, write=True)
-        real, written = folder_module.write_head, []
+        def tag() -> str:
+            return str(proxy.client.head_object(Bucket=BUCKET, Key=key)["ETag"])
 
-        def of_first(place: Place, head: Any) -> Any:
-            monkeypatch.setattr(store_module, "write_head", real)
-            monkeypatch.setattr(folder_module, "write_head", lambda *given: of_second(head, *given))
-            self.other(address)()
-            return written[0]
+        before = tag()
 
-        def of_second(head: Any, place: Place, undone: Any) -> Any:
-            monkeypatch.setattr(folder_module, "write_head", real)
-            written.append(real(place, head))
-            return real(place, undone)
+        def choose(method: str, path: str) -> None:
+            if method != "PUT" or not path.endswith(key):
+                return
+            with turn:
+                heads[0] += 1
+                mine = heads[0]
+            if mine == 1:
+                other.start()
+                assert arrived.wait(LIMIT)
+            elif mine == 2:
+                arrived.set()
+                # The first one's head arrives before this one's.
+                while tag() == before:
+                    time.sleep(0.01)
 
-        monkeypatch.setattr(store_module, "write_head", of_first)
-        change(first)
-        assert len(written) == 1
-        assert seen(address) == {"/films/a.mp4": 2, "/films/c.mp4": 4, "/films/second.mp4": 5}
-        assert verify(address) == []
-
-    def test_rows_of_one_who_never_finished_do_not_slip_in(self, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Lance joins two that append at once: the second version holds the rows of both."""
-        first, second = Store.open(filled, write=True), Store.open(filled, write=True)
-
-        def half() -> None:
-            with monkeypatch.context() as patch:
-                patch.setattr(store_module, "write_head", dying(store_module.write_head, "before"))
-                with pytest.raises(Died):
-                    second.commit([video("second", 5)], [segments("second", 5)])
-
-        with monkeypatch.context() as patch:
-            self.between(patch, Draft, "append", 1, half)
-            first.commit([video("c", 4)], [segments("c", 4)])
-        assert seen(filled) == {"/films/a.mp4": 3, "/films/b.mp4": 3, "/films/c.mp4": 4}
+        writer = Writer.open(filled)
+        with proxy.faulty(choose):
+            writer.commit(works.NEW, [segments("x", 2), segments("c", 4)], remove=["/films/b.mp4"])
+            other.join(LIMIT)
+        assert heads[0] >= 3
+        assert seen(filled) == works.AFTER | SECOND
         assert verify(filled) == []
 
-    def test_compacting_beside_a_writer(self, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        address = filled
-        with monkeypatch.context() as patch:
-            self.between(patch, store_module, "write_head", 1, self.other(address))
-            compact(address)
-        assert seen(address) == {"/films/a.mp4": 3, "/films/b.mp4": 3, "/films/second.mp4": 5}
-        assert verify(address) == []
-        # What a worker wrote for a writer somewhere is left alone, and so is what that one began.
-        texts = write_segments(address, STAMP, [(video("w", 2), segments("w", 2))])
-        compact(address, grace=0)
-        with Store.open(address, write=True) as store:
-            store.adopt([video("w", 2)], texts, {content("w")})
-        assert seen(address)["/films/w.mp4"] == 2
-        assert verify(address) == []
+    def test_rows_of_a_commit_that_never_finished_do_not_slip_in(
+        self, copies: Callable[[object], str], proxy: Proxy
+    ) -> None:
+        """Lance merges two that append at once: the second version holds the rows of both."""
+        for point in points(proxy, partial(works.commit, copies(0))):
+            address, dying = copies(point), threading.Event()
+            second = Writer.open(address)
+
+            def half(second: Writer = second, dying: threading.Event = dying) -> None:
+                dying.set()
+                with pytest.raises(RefusedError):
+                    second.commit([video("second", 5)], [segments("second", 5)])
+                dying.clear()
+
+            interrupt = before_change(point, half)
+
+            def choose(
+                method: str, path: str, dying: threading.Event = dying, interrupt: Chooser = interrupt
+            ) -> Fault | None:
+                if dying.is_set():
+                    return "403" if method == "PUT" and path.endswith("head.json") else None
+                return interrupt(method, path)
+
+            with proxy.faulty(choose):
+                works.commit(address)
+            assert seen(address) == works.AFTER
+            assert verify(address) == []
+
+    def test_compacting_beside_a_writer(self, filled: str, proxy: Proxy) -> None:
+        with proxy.faulty(before_first("head.json", partial(second_writer, filled))):
+            compact(filled)
+        assert seen(filled) == works.BEFORE | SECOND
+        assert verify(filled) == []
+        # What a worker wrote for another writer is left alone.
+        texts = write_segments(filled, STAMP, [(video("w", 2), segments("w", 2))])
+        compact(filled, grace=0)
+        with Writer.open(filled) as writer:
+            writer.adopt([video("w", 2)], texts, {content("w")})
+        assert seen(filled)["/films/w.mp4"] == 2
+        assert verify(filled) == []
 
     def test_rows_that_come_while_files_are_joined_are_noticed(self, filled: str) -> None:
-        place = Place.of(filled)
-        _, _, segment_set = folder_module.take_back(place)
-        newest = folder_module.dataset(place, "segments")
+        location = Location.of(filled)
+        _, _, draft = versions.roll_back(location)
+        newest = versions.dataset(location, "segments")
 
         def disturbed(dataset: lance.LanceDataset) -> None:
             newest.delete("index = 0")
             dataset.create_index("pooled", "IVF_FLAT", metric="cosine", num_partitions=1)
 
-        with pytest.raises(DisturbedError):
-            segment_set.tidy(disturbed)
+        with pytest.raises(ConflictError):
+            draft.tidy(disturbed)
 
 
 def test_two_that_create_and_two_that_write(address: str) -> None:
@@ -437,9 +463,9 @@ def test_two_that_create_and_two_that_write(address: str) -> None:
     def work(mine: str) -> None:
         try:
             try:
-                store = Store.create(address, STAMP)
+                store = Writer.create(address, STAMP)
             except LibraryError:
-                store = Store.open(address, write=True)
+                store = Writer.open(address)
             for name in mine:
                 store.commit([video(name, 2)], [segments(name, 2)])
         except BaseException as error:
@@ -457,42 +483,34 @@ def test_two_that_create_and_two_that_write(address: str) -> None:
 
 @pytest.mark.usefixtures("_quick")
 class TestDeadWriters:
-    @pytest.mark.parametrize("moment", ["before", "after"])
-    @pytest.mark.parametrize(("place", "name", "nth"), [STEPS[1], STEPS[4]], ids=lambda value: str(value)[:15])
-    def test_all_or_nothing(
-        self, filled: str, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, nth: int, moment: str
+    @pytest.mark.parametrize("work", [works.commit, works.adopt], ids=lambda work: str(work.__name__))
+    def test_all_or_nothing_whenever_it_dies(
+        self, copies: Callable[[object], str], proxy: Proxy, work: Callable[[str], None]
     ) -> None:
-        address, store = filled, Store.open(filled, write=True)
-        with monkeypatch.context() as patch:
-            patch.setattr(place, name, dying_at(nth, getattr(place, name), moment))
-            with pytest.raises(Died):
-                change(store)
-        whole = (name, moment) == ("write_head", "after")
-        after = {"/films/a.mp4": 2, "/films/c.mp4": 4}
-        assert seen(address) == (after if whole else {"/films/a.mp4": 3, "/films/b.mp4": 3})
-        with Store.open(address, write=True) as next_one:
-            change(next_one)
-        assert seen(address) == after
-        assert verify(address) == []
+        for point in points(proxy, partial(work, copies(0))):
+            address = copies(point)
+            with proxy.faulty(from_change(point)), pytest.raises(RefusedError):
+                work(address)
+            assert seen(address) == works.BEFORE
+            assert verify(address) == []
+            work(address)
+            assert seen(address) == works.AFTER
+            assert verify(address) == []
 
-    def test_creating_can_be_cut_off(self, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(Bucket, "write", dying(Bucket.write, "before"))
-            with pytest.raises(Died):
-                Store.create(address, STAMP)
-        with pytest.raises(LibraryError, match="no library at"):
-            Store.open(address)
-        with monkeypatch.context() as patch:
-            patch.setattr(folder_module, "write_head", dying(folder_module.write_head, "before"))
-            with pytest.raises(Died):
-                Store.create(address, STAMP)
-        assert Store.open(address).count() == 0
-        with Store.open(address, write=True) as store:
-            store.commit([video("a", 2)], [segments("a", 2)])
-        assert seen(address) == {"/films/a.mp4": 2}
+    def test_creating_is_all_or_nothing(self, address: str, proxy: Proxy) -> None:
+        for point in points(proxy, lambda: fill(f"{address}-0", "")):
+            with proxy.faulty(from_change(point)), pytest.raises(RefusedError):
+                fill(f"{address}-{point}", "")
+            try:
+                assert Snapshot.open(f"{address}-{point}").count() == 0
+            except LibraryError:
+                Writer.create(f"{address}-{point}", STAMP).close()
+            with Writer.open(f"{address}-{point}") as writer:
+                writer.commit([video("a", 2)], [segments("a", 2)])
+            assert seen(f"{address}-{point}") == {"/films/a.mp4": 2}
 
     def test_kill_9_in_the_middle_loses_nothing(self, address: str, proxy: Proxy) -> None:
-        Store.create(address, STAMP).close()
+        Writer.create(address, STAMP).close()
         with python("-c", WRITER, address) as process:
             assert process.stdout is not None
             last = [int(process.stdout.readline()) for _ in range(3)][-1]
@@ -503,7 +521,7 @@ class TestDeadWriters:
         assert verify(address) == []
         assert set(counts.values()) == {4}
         assert f"/films/{last}.mp4" in counts
-        with Store.open(address, write=True) as store:
+        with Writer.open(address) as store:
             store.commit([video("z", 2)], [segments("z", 2)], remove=list(counts))
         assert seen(address) == {"/films/z.mp4": 2}
         assert verify(address) == []

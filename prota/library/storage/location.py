@@ -1,8 +1,8 @@
-"""Where a library lies: in a folder, or under a prefix of an object store.
+"""The location of a library: a folder, or a prefix of an object store.
 
-A folder has a lock for its one writer, and its files are on disk before they count. An object store has no locks and
-needs no flushing; there a small file is replaced only while it is still the one that was read, so of two writers who
-began at the same state one is told that it came second.
+A folder has a lock for its one writer, and its files are flushed to disk before they count. An object store has no
+locks and needs no flushing; a small file is replaced there only if it has not changed since it was read, so that of two
+writers that began at the same state one gets a `ConflictError`.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prota.files import hold, write_atomically
-from prota.library.problems import DisturbedError, RefusedError, UnreachableError, local_problem, remote_problem
 from prota.library.records import LibraryError
+from prota.library.storage.problems import ConflictError, RefusedError, UnreachableError, local_problem, remote_problem
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["Bucket", "Folder", "Lock", "Place", "SmallFile", "Where", "flush"]
+__all__ = ["Bucket", "Folder", "Location", "Release", "SmallFile", "Where", "flush"]
 
 # What is between the scheme and the rest is one slash where someone made a Path of an address.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?:/)?(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "az")
 # An answer may take a while, and a server may be away for a while.
 TIMEOUT, CONNECT_TIMEOUT, RETRIES, RETRY_SECONDS = 60, 10, 7, 180
+LAST_VERSION = 2**64 - 1
 # Seconds before the n-th new try of what no client may repeat by itself, at most n times this.
 PAUSE = 0.3
 
@@ -48,31 +49,22 @@ class SmallFile:
     """By which an object store knows this state of it again; None in a folder."""
 
 
-class Lock(Protocol):
-    """What a writer holds."""
-
-    def close(self) -> None: ...
+Release = Callable[[], None]
+"""Gives up a lock."""
 
 
-class Unlocked:
-    """Where there is no lock to be had."""
-
-    def close(self) -> None:
-        """Nothing to let go."""
-
-
-class Place(ABC):
-    """Where the files of a library are; `str` of it is what its user calls it."""
+class Location(ABC):
+    """Where the files of a library are; `str` gives the path or address as the user knows it."""
 
     exclusive: bool
-    """Whether a writer can keep others away."""
+    """Whether a lock keeps other writers away."""
     options: dict[str, str] | None
     """For Lance."""
 
     @staticmethod
-    def of(where: Where) -> Place:
-        """A folder, or an address such as s3://bucket/prefix."""
-        if isinstance(where, Place):
+    def of(where: Where) -> Location:
+        """The location for a folder or an address such as s3://bucket/prefix."""
+        if isinstance(where, Location):
             return where
         address = ADDRESS.fullmatch(os.fspath(where))
         if address is None:
@@ -90,65 +82,65 @@ class Place(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For workers elsewhere, whose connections are their own.
-        return Place.of, (str(self),)
+        return Location.of, (str(self),)
 
     def file(self, name: str) -> str:
-        """How a file of the library is called."""
+        """The path or address of a file of the library."""
         return f"{self}/{name}"
 
     def dataset(self, name: str) -> str:
-        """What Lance calls one of the datasets."""
+        """The path or address of a Lance dataset."""
         return self.file(f"{name}.lance")
 
     @abstractmethod
-    def absolute(self) -> Place:
-        """The same place, for processes that run elsewhere on this machine."""
+    def absolute(self) -> Location:
+        """The same location, independent of the working directory."""
 
     @abstractmethod
-    def same(self, other: Place) -> bool:
-        """Whether the other is this place under another name."""
+    def same(self, other: Location) -> bool:
+        """Whether both names lead to the same location."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Be able to hold a library."""
+        """Create the folder; check that the bucket exists."""
 
     @abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
 
     @abstractmethod
     def read(self, name: str) -> SmallFile:
-        """A small file; FileNotFoundError where there is none."""
+        """Read a small file; FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def write(self, name: str, text: str, before: SmallFile | None) -> SmallFile:
-        """Write a small file in one stroke; on an object store `DisturbedError` unless it still is as it was before."""
+        """Write a small file atomically; on an object store `ConflictError` if it has changed since `before`."""
 
     @abstractmethod
     def problem(self, error: Exception) -> Exception:
-        """What an error of Lance means here; itself, where Lance is right."""
+        """The error to raise for an error of Lance: the same one if it is clear enough."""
 
     @abstractmethod
-    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
-        """The writer's lock, waited for as long as allowed; KeyboardInterrupt where that is to end sooner."""
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
+        """Take the writer's lock, waiting up to `wait` seconds; KeyboardInterrupt if `should_stop` says so first."""
 
     @abstractmethod
-    def files(self) -> set[str]:
-        """All files of the datasets that a power cut could take."""
+    def settle(self) -> None:
+        """Flush all files of the datasets to disk."""
 
     @abstractmethod
-    def settle(self, settled: set[str]) -> None:
-        """Have all files of the datasets on disk that are not known to be."""
+    def discard(self, name: str, after: int | None = None) -> None:
+        """After a power cut: delete the versions of a dataset after one, or those that are empty files."""
 
     @abstractmethod
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total size of all files in bytes."""
 
 
-Where = str | os.PathLike[str] | Place
+Where = str | os.PathLike[str] | Location
 
 
-class Folder(Place):
+class Folder(Location):
     """A folder of a file system."""
 
     exclusive = True
@@ -156,6 +148,8 @@ class Folder(Place):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._settled: set[str] = set()
+        """Files that were flushed; Lance does not write to a file twice."""
 
     def __str__(self) -> str:
         return str(self.path)
@@ -163,7 +157,7 @@ class Folder(Place):
     def absolute(self) -> Folder:
         return Folder(self.path.absolute())
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: Location) -> bool:
         return isinstance(other, Folder) and self.path.resolve() == other.path.resolve()
 
     def prepare(self) -> None:
@@ -182,8 +176,8 @@ class Folder(Place):
     def problem(self, error: Exception) -> Exception:
         return local_problem(self, error)
 
-    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
-        """Its file tells others who holds it."""
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
+        """The lock file names the process that holds the lock."""
         path = self.path / "writer.lock"
         until = time.monotonic() + wait
         while True:
@@ -202,20 +196,23 @@ class Folder(Place):
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
             lock.flush()
-            return lock
+            return lock.close
 
-    def files(self) -> set[str]:
+    def settle(self) -> None:
+        """Lance itself does not flush."""
         roots = (self.dataset("videos"), self.dataset("segments"))
-        return {os.path.join(parent, name) for root in roots for parent, _, names in os.walk(root) for name in names}
-
-    def settle(self, settled: set[str]) -> None:
-        """Lance leaves that to the system's leisure."""
-        files = self.files()
-        fresh = files - settled
+        files = {os.path.join(parent, name) for root in roots for parent, _, names in os.walk(root) for name in names}
+        fresh = files - self._settled
         folders = {str(parent) for path in fresh for parent in Path(path).parents if parent.is_relative_to(self.path)}
         flush(fresh | folders)
-        settled.clear()
-        settled.update(files)
+        self._settled = files
+
+    def discard(self, name: str, after: int | None = None) -> None:
+        for path in Path(self.dataset(name)).glob("_versions/*.manifest"):
+            # Lance counts down in names, so that the newest version comes first.
+            version = LAST_VERSION - int(path.stem)
+            if version > after if after is not None else not path.stat().st_size:
+                path.unlink()
 
     def size(self) -> int:
         return sum(_size(os.path.join(parent, name)) for parent, _, names in os.walk(self.path) for name in names)
@@ -230,7 +227,7 @@ def _size(path: str) -> int:
 
 
 def flush(paths: Iterable[str]) -> None:
-    """Have these files and folders on disk."""
+    """Flush files and folders to disk."""
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -243,7 +240,7 @@ def flush(paths: Iterable[str]) -> None:
             os.close(descriptor)
 
 
-class Bucket(Place):
+class Bucket(Location):
     """A prefix of an object store. Keys come from the environment or a profile, and go nowhere else."""
 
     exclusive = False
@@ -266,11 +263,11 @@ class Bucket(Place):
     def absolute(self) -> Bucket:
         return self
 
-    def same(self, other: Place) -> bool:
+    def same(self, other: Location) -> bool:
         return str(self) == str(other)
 
     def prepare(self) -> None:
-        """Prefixes need not be made, but buckets."""
+        """Prefixes need not exist, buckets must."""
         try:
             next(self._listed(), None)
         except (FileNotFoundError, UnreachableError) as error:
@@ -292,7 +289,7 @@ class Bucket(Place):
             return from_url(self.address, **given)
 
     def _keys(self) -> Any:
-        """What finds keys that are not in the environment, such as those of a profile; Lance does that by itself."""
+        """A provider for keys that are not in the environment, such as a profile's; Lance finds those by itself."""
         if not self.address.startswith("s3://") or "AWS_ACCESS_KEY_ID" in os.environ:
             return None
         profile = os.environ.get("AWS_PROFILE")
@@ -313,7 +310,7 @@ class Bucket(Place):
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Tell errors of the client in the user's terms."""
+        """Translate errors of the client."""
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         try:
@@ -343,7 +340,7 @@ class Bucket(Place):
             return SmallFile(bytes(found.bytes()).decode("utf-8"), _tag(found.meta))
 
     def write(self, name: str, text: str, before: SmallFile | None) -> SmallFile:
-        """The client repeats no request on a condition: it cannot know whether a lost answer said yes. Looking can."""
+        """The client does not retry conditional requests; whether a lost answer was a success, the file tells."""
         import obstore
 
         mode: Any = "create" if before is None else before.tag
@@ -360,7 +357,7 @@ class Bucket(Place):
             if now is not None and now.text == text:
                 return now
             if (now and now.text) != (before and before.text):
-                raise DisturbedError.at(self) from problem
+                raise ConflictError.at(self) from problem
         assert problem is not None
         raise problem
 
@@ -373,20 +370,20 @@ class Bucket(Place):
     def problem(self, error: Exception) -> Exception:
         return remote_problem(self, error)
 
-    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Lock:
-        return Unlocked()
+    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
+        return lambda: None
 
-    def files(self) -> set[str]:
-        return set()
+    def settle(self) -> None:
+        """What an object store has acknowledged is durable."""
 
-    def settle(self, settled: set[str]) -> None:
-        """What the store has said yes to is safe."""
+    def discard(self, name: str, after: int | None = None) -> None:
+        """Nothing is half written on an object store."""
 
     def size(self) -> int:
         return sum(self._listed())
 
     def _listed(self) -> Iterator[int]:
-        """The sizes of all objects."""
+        """Sizes of all objects."""
         import obstore
 
         with self._asking():

@@ -1,9 +1,8 @@
-"""The two tables of a library as Arrow sees them, and the way between them and the records."""
+"""The two tables of a library in Arrow, and the conversion between rows and records."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -14,46 +13,37 @@ import pyarrow as pa
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 
 __all__ = [
-    "COPIED",
     "FILTERABLE",
+    "OF_CONTENT",
+    "OF_FILE",
+    "OF_SEGMENT",
     "VIDEO_SCHEMA",
     "Catalogue",
     "Change",
+    "as_stored",
     "block",
-    "copied",
+    "filter_table",
     "one_of",
     "original",
-    "recopied",
     "segment_rows",
     "segment_schema",
     "stored",
     "video_records",
     "video_table",
-    "with_kind",
 ]
 
-COPIED = ("path", "duration", "width", "height", "fps", "codec", "modified")
-"""What every segment repeats of its video, so that one filter can ask for both."""
-FILTERABLE = ("video_id", "index", "start", "end", *COPIED)
-# `kind` in a filter. It is computed and not stored, so that libraries from before pictures have it, too. Lance accepts
-# CASE only as a function's argument.
-KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
+OF_SEGMENT = ("index", "start", "end")
+OF_CONTENT = ("duration", "width", "height", "fps", "codec")
+"""Properties that follow from a video's content: its segments repeat them, so that filters on them are fast."""
+OF_FILE = ("path", "modified")
+"""Properties of a file, which change when it is moved or copied: only its record has them."""
+FILTERABLE = ("video_id", *OF_SEGMENT, *OF_CONTENT, *OF_FILE)
 
-# File names may hold bytes that are no UTF-8; Python shows them as lone surrogates, which Arrow cannot store. They are
-# kept as characters at the end of the last private plane, where no one's names are.
+# File names may hold bytes that are not UTF-8; Python shows them as lone surrogates, which Arrow cannot store. They are
+# kept as characters at the end of the last private plane, which no file name uses.
 TO_STORED = {0xDC80 + byte: 0x10FF00 + byte for byte in range(0x80)}
 TO_ORIGINAL = {value: key for key, value in TO_STORED.items()}
 
-COPIED_TYPES = {
-    "path": pa.string(),
-    "duration": pa.float64(),
-    "width": pa.int32(),
-    "height": pa.int32(),
-    "fps": pa.float64(),
-    "codec": pa.string(),
-    # A time one can compare with a date, unlike the record's nanoseconds.
-    "modified": pa.timestamp("us"),
-}
 VIDEO_SCHEMA = pa.schema(
     [
         ("video_id", pa.string()),
@@ -89,14 +79,14 @@ def segment_schema(stamp: ModelStamp) -> pa.Schema:
             ("mask", pa.list_(pa.uint8(), stamp.frames)),
             ("pooled", pa.list_(pa.float32(), stamp.width)),
             ("thumbnail", pa.binary()),
-            *COPIED_TYPES.items(),
+            *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT),
         ]
     )
 
 
 def stored(text: str) -> str:
-    """Text as Arrow can keep it."""
-    # What is left after the translation came from no file name: it cannot be kept, so it is shown.
+    """Text as Arrow can store it."""
+    # Other surrogates come from no file name: they are stored as escapes.
     return text.translate(TO_STORED).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -109,11 +99,6 @@ def one_of(column: str, values: Iterable[str]) -> str:
     """An SQL condition: the column holds one of these texts."""
     quoted = ", ".join("'" + stored(value).replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})"
-
-
-def with_kind(where: str) -> str:
-    """An SQL condition with `kind`, outside of quoted text, replaced by what computes it."""
-    return re.sub(r"'(?:[^']|'')*'|\bkind\b", lambda found: found[0] if found[0][0] == "'" else KIND, where, flags=re.I)
 
 
 def video_table(videos: Sequence[VideoRecord]) -> pa.Table:
@@ -149,8 +134,8 @@ def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
     return column.flatten().to_numpy(zero_copy_only=True).reshape(-1, *shape)
 
 
-def segment_rows(batch: SegmentBatch, stamp: ModelStamp) -> pa.RecordBatch:
-    """Segments as rows, without what they repeat of their video; ValueError where they do not fit the model."""
+def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> pa.RecordBatch:
+    """The segments of a video as rows; ValueError if they do not fit the model."""
     count, M, D = len(batch), stamp.frames, stamp.width
     shapes: dict[str, tuple[int, ...]] = {"start": (), "end": (), "times": (M,), "direction": (M, D)}
     shapes |= {"spread": (M, D)} if stamp.spread else {}
@@ -174,46 +159,46 @@ def segment_rows(batch: SegmentBatch, stamp: ModelStamp) -> pa.RecordBatch:
     }
     if stamp.spread:
         columns["spread"] = fixed_lists(batch.spread, np.float16, M * D)
-    names = [name for name in segment_schema(stamp).names if name in columns]
-    return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)
-
-
-def copied(video: VideoRecord) -> dict[str, Any]:
-    """What segments repeat of this video."""
-    values = {name: getattr(video, name) for name in COPIED}
-    return values | {
-        "path": stored(video.path),
-        "codec": stored(video.codec),
-        "modified": video.modified // 1000,
-    }
-
-
-def recopied(batch: pa.RecordBatch, owners: Mapping[str, VideoRecord], schema: pa.Schema) -> pa.RecordBatch:
-    """Segment rows with what they repeat of their videos taken from these records."""
-    values = [copied(owners[video_id]) for video_id in batch.column("video_id").to_pylist()]
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns |= {name: pa.array([row[name] for row in values], kind) for name, kind in COPIED_TYPES.items()}
+    schema = segment_schema(stamp)
+    for name in OF_CONTENT:
+        columns[name] = pa.array([as_stored(getattr(video, name))] * count, schema.field(name).type)
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def filter_table(videos: Iterable[VideoRecord], segments: pa.Table | None = None) -> pa.Table:
+    """What a filter can ask of the owners of contents; with rows of ``segments``, also what it can ask of those.
+
+    ``modified`` is a time here, which compares with dates, unlike the nanoseconds of a record.
+    """
+    names = ("video_id", *OF_CONTENT, *OF_FILE)
+    owners = list(videos)
+    columns = {name: [as_stored(getattr(video, name)) for video in owners] for name in names}
+    columns["modified"] = [nanoseconds // 1000 for nanoseconds in columns["modified"]]
+    types = {name: pa.timestamp("us") if name == "modified" else VIDEO_SCHEMA.field(name).type for name in names}
+    table = pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
+    return table if segments is None else segments.join(table, "video_id")
+
+
+def as_stored(value: Any) -> Any:
+    return stored(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit has to do to the two tables."""
+    """What a commit does to the two tables."""
 
     paths: set[str]
-    """Whose rows leave the videos."""
+    """Rows of videos to delete."""
     videos: list[VideoRecord]
-    """Rows that come to the videos."""
+    """Rows of videos to add."""
     dropped: set[str]
-    """Contents whose rows leave the segments."""
-    rewritten: set[str]
-    """Those of them that come back, for what they repeat of their video has changed."""
+    """Contents whose segments are deleted."""
     owners: dict[str, VideoRecord]
-    """Of all contents whose rows come to the segments."""
+    """The videos whose segments are added, by content."""
 
 
 class Catalogue:
-    """All records by path and by content. Copies of a file are records of their own that share its segments."""
+    """All records by path and by content. Copies of a file have their own records and share its segments."""
 
     def __init__(self, records: Iterable[VideoRecord]) -> None:
         self.records: dict[str, VideoRecord] = {}
@@ -236,19 +221,23 @@ class Catalogue:
     def owner(
         self, video_id: str, without: Collection[str] = (), plus: Iterable[VideoRecord] = ()
     ) -> VideoRecord | None:
-        """The record whose segments these are, None if no one's; optionally after paths left and records came.
+        """The record that a content is shown as, None without one; optionally after paths left and records came.
 
-        Of several copies it is the one whose file is there, then the first by path.
+        Of several copies it is the one whose file exists, then the first by path.
         """
         candidates = [self.records[path] for path in self._paths.get(video_id, ()) if path not in without]
         candidates += [video for video in plus if video.video_id == video_id]
         candidates = [video for video in candidates if video.whole]
         return min(candidates, key=lambda video: (video.state == "gone", video.path), default=None)
 
-    def change(self, videos: Sequence[VideoRecord], remove: Collection[str], fresh: Collection[str]) -> Change | None:
-        """What it takes to remove these paths and add these records, with fresh segments of some contents.
+    def owners(self) -> Iterator[VideoRecord]:
+        """The record of each content that has segments."""
+        return (owner for video_id in self._paths if (owner := self.owner(video_id)) is not None)
 
-        None if nothing is to be done; ValueError if a record would lack segments or segments a record.
+    def change(self, videos: Sequence[VideoRecord], remove: Collection[str], fresh: Collection[str]) -> Change | None:
+        """The change that removes these paths and adds these records, with new segments of the `fresh` contents.
+
+        None if nothing changes; ValueError if a record would have no segments or segments no record.
         """
         new = {video.path: video for video in videos}
         if len(new) < len(videos):
@@ -259,31 +248,32 @@ class Catalogue:
         plus: dict[str, list[VideoRecord]] = {}
         for video in changed:
             plus.setdefault(video.video_id, []).append(video)
-        dropped, rewritten, owners = set(), set(), {}
+        dropped, owners = set(), {}
         for video_id in {self.records[path].video_id for path in paths} | plus.keys() | set(fresh):
             old, now = self.owner(video_id), self.owner(video_id, paths, plus.get(video_id, ()))
-            if old is not None and (now is None or video_id in fresh or copied(old) != copied(now)):
+            if old is not None and (now is None or video_id in fresh):
                 dropped.add(video_id)
-            if now is not None and video_id not in fresh:
-                self._check_known(old, plus.get(video_id, ()))
-                if video_id in dropped:
-                    rewritten.add(video_id)
-            if now is not None and (video_id in fresh or video_id in dropped):
+            if now is not None and video_id in fresh:
                 owners[video_id] = now
-        return Change(paths, changed, dropped, rewritten, owners) if paths or changed or fresh else None
+            elif now is not None:
+                self._check_known(old, plus.get(video_id, ()))
+        return Change(paths, changed, dropped, owners) if paths or changed or fresh else None
 
     def _recounted(
         self, new: Mapping[str, VideoRecord], remove: Collection[str], fresh: Collection[str]
     ) -> dict[str, VideoRecord]:
-        """The copies that stay as they are of contents with fresh segments, with the number of those."""
-        counts = {video.video_id: video.segments for video in new.values() if video.state != "bad"}
-        if without := set(fresh) - counts.keys():
+        """The other records of contents with fresh segments, with the properties that follow from the content."""
+        fields = ("segments", *OF_CONTENT)
+        found = {
+            video.video_id: {name: getattr(video, name) for name in fields}
+            for video in new.values()
+            if video.state != "bad"
+        }
+        if without := set(fresh) - found.keys():
             raise ValueError(f"segments of {', '.join(sorted(without))} come without a record")
         copies = {path for video_id in fresh for path in self._paths.get(video_id, ())} - new.keys() - set(remove)
         records = (self.records[path] for path in copies)
-        return {
-            video.path: replace(video, segments=counts[video.video_id]) for video in records if video.state != "bad"
-        }
+        return {video.path: replace(video, **found[video.video_id]) for video in records if video.state != "bad"}
 
     @staticmethod
     def _check_known(old: VideoRecord | None, videos: Iterable[VideoRecord]) -> None:

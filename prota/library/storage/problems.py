@@ -1,4 +1,4 @@
-"""What goes wrong where a library lies, in its user's terms."""
+"""Errors of storage."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 
 from prota.library.records import LibraryError
 
-__all__ = ["DisturbedError", "RefusedError", "UnreachableError", "local_problem", "remote_problem", "short"]
+__all__ = ["ConflictError", "RefusedError", "UnreachableError", "local_problem", "remote_problem", "short"]
 
 
-class DisturbedError(LibraryError):
-    """Another writer has come between; what it wrote counts."""
+class ConflictError(LibraryError):
+    """Another writer has committed since this one began; its commit stands."""
 
     @classmethod
-    def at(cls, place: object) -> DisturbedError:
+    def at(cls, place: object) -> ConflictError:
         return cls(
             f"{place} is being written by another process too: what both have committed is kept; "
             "run this again when the other is done"
@@ -23,7 +23,7 @@ class DisturbedError(LibraryError):
 
 
 class UnreachableError(LibraryError):
-    """An object store does not answer, or not with what was asked for."""
+    """An object store does not answer, or answers with an error that may pass."""
 
     @classmethod
     def at(cls, place: object, error: BaseException) -> UnreachableError:
@@ -31,7 +31,7 @@ class UnreachableError(LibraryError):
 
 
 class RefusedError(LibraryError):
-    """An object store says no, and would again."""
+    """An object store refuses access."""
 
     @classmethod
     def at(cls, place: object, error: BaseException) -> RefusedError:
@@ -39,25 +39,25 @@ class RefusedError(LibraryError):
 
 
 def local_problem(place: object, error: Exception) -> Exception:
-    """What an error of Lance means in a folder; itself, where Lance says it well enough."""
+    """The error to raise for an error of Lance in a folder: the same one if it is clear enough."""
     if os.strerror(errno.ENOSPC) in str(error):
         return LibraryError(f"no room is left for {place}: make some, and give the same command again")
     return error
 
 
 def remote_problem(place: object, error: Exception) -> Exception:
-    """What an error of Lance means on an object store; itself, where something is not there."""
+    """The error to raise for an error of Lance on an object store: the same one if something is missing."""
     if isinstance(error, LibraryError) or "not found" in str(error).lower():
         return error
     if re.search(r"concurrent|conflict", str(error), re.IGNORECASE):
-        return DisturbedError.at(place)
+        return ConflictError.at(place)
     if re.search(r"\b(401|403)\b", short(error)):
         return RefusedError.at(place, error)
     return UnreachableError.at(place, error)
 
 
 def short(error: BaseException) -> str:
-    """What Lance or the client says, without the places in its own source, the server's prose and signed addresses."""
+    """The message of Lance or the client without places in its source code, HTML and signed addresses."""
     # After the first words of a client's error comes all that led to it.
     text = " ".join(str(error).split("\n\nDebug source")[0].split())
     text = re.sub(r",\s/\S+\.rs:\d+(:\d+)?", "", text)

@@ -36,7 +36,7 @@ setup: $(VENV)/.installed
 READY := $(if $(wildcard $(VENV)/.installed),$(VENV)/.installed,$(VENV)/.installed-demo)
 
 $(VENV)/.installed: EXTRA := dev
-$(VENV)/.installed-demo: EXTRA := samples,serve
+$(VENV)/.installed-demo: EXTRA := serve
 $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "prota needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
@@ -45,14 +45,14 @@ $(VENV)/.installed $(VENV)/.installed-demo: pyproject.toml constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[$(EXTRA)]' -c constraints.txt
 	@touch $@
 
-# From nothing to a library of sample clips and three searches: two moments, one of them in a clip of three scenes; why a
+# From nothing to a library of sample clips and three searches: a moment in a film of four scenes; why a
 # clip was found; and something that is not there.
 demo: $(READY)
 	@# A library is its model's: with a newer one it is made anew.
 	@test ! $(MODEL) -nt $(DEMO)/library || rm -rf $(DEMO)/library
 	$(BIN)/prota samples $(DEMO)/clips
 	$(BIN)/prota index $(DEMO)/clips --library $(DEMO)/library --shots
-	$(BIN)/prota search "a lake with boats in the mist" --library $(DEMO)/library -k 2
+	$(BIN)/prota search "a person with a scarf in a snow storm" --library $(DEMO)/library -k 2
 	$(BIN)/prota search "a cup of coffee on a red saucer" --library $(DEMO)/library -k 1 --explain
 	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library
 	@echo "In a browser: $(BIN)/prota serve --library $(DEMO)/library"

@@ -22,7 +22,7 @@ LEVELS = [
     {"model"},
     {"losses", "ranking", "runs"},
     {"data", "training", "evaluation", "library"},
-    {"cluster", "figures", "planning", "samples", "server", "cli"},
+    {"cluster", "figures", "samples", "server", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")

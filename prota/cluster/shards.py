@@ -100,9 +100,10 @@ class _Handle:
     """A shard as its front sees it. While a call is unanswered, searches do without the shard."""
 
     def __init__(self, spec: ShardSpec, head: ScoreHead) -> None:
-        # No CPU is reserved: what another version or an index run holds must not keep a shard from restarting.
-        options: dict[str, Any] = {"num_gpus": GPU_SHARE} if spec.gpu else {"num_cpus": 0}
-        make = ray.remote(Shard).options(max_restarts=-1, scheduling_strategy="SPREAD", **options)
+        # No CPU is reserved: what another version or an index run holds must not keep a shard from restarting. One byte
+        # of memory is, because Ray does not spread actors that need no resource, but picks nodes at random.
+        resources: dict[str, Any] = {"num_gpus": GPU_SHARE} if spec.gpu else {"num_cpus": 0, "memory": 1}
+        make = ray.remote(Shard).options(max_restarts=-1, scheduling_strategy="SPREAD", **resources)
         self.actor: Any = make.remote(spec, head)
         self._unanswered: Any = None
         self._since = 0.0

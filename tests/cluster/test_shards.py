@@ -17,6 +17,7 @@ import ray
 
 from prota.cluster import shards
 from prota.cluster.shards import Shard, ShardedFinder, ShardSpec, default_shards, divide, merged
+from prota.errors import ClusterError
 from prota.library.finding import Coverage, Found, RowFinder, without_file
 from prota.library.folder import read_library
 from prota.library.records import LibraryError
@@ -235,6 +236,11 @@ def test_a_shard_that_cannot_be_loaded(running: object, tmp_path: Path) -> None:
         store.compact(grace=0)
     with pytest.raises(LibraryError):
         ShardedFinder(opened, head(), CPU, shards=1).warm()
+    # Closed by another thread while they load.
+    finder = ShardedFinder(Store.open(folder), head(), CPU, shards=1)
+    finder.close()
+    with pytest.raises(ClusterError):
+        finder.warm()
 
 
 @pytest.mark.ray

@@ -235,12 +235,11 @@ def cpu_rows(texts: int, videos: int, ragged: bool) -> None:
     reference = milliseconds(lambda: head.reference_score(left, right), "cpu", 2)
     row(f"{shape}  reference", reference)
 
-    def fused_row(int8: bool) -> None:
-        took = milliseconds(lambda: cpu.score(left, right, CONFIG, 1.0, int8=int8), "cpu", 2)
-        row(f"{shape}  fused, {'int8' if int8 else 'fp32'}", took, None, reference)
+    def fused_row() -> None:
+        took = milliseconds(lambda: cpu.score(left, right, CONFIG, 1.0), "cpu", 2)
+        row(f"{shape}  fused", took, None, reference)
 
-    attempt("fused, fp32", lambda: fused_row(False))
-    attempt("fused, int8", lambda: fused_row(True))
+    attempt("fused", fused_row)
     rows, columns = left.direction.flatten(0, 1), right.direction.flatten(0, 1)
     products = milliseconds(lambda: [part @ columns.T for part in rows.split(2000)], "cpu", 2)
     row(f"{shape}  the two matrix products alone (torch)", 2 * products, None, reference)

@@ -1,4 +1,4 @@
-"""What fused and rounded scoring changes in the ranking of real videos, against the reference in float64.
+"""What fused scoring changes in the ranking of real videos, against the reference in float64.
 
     python benchmarks/ranking.py RUN [--data CONFIG] [--set SECTION.FIELD=VALUE …] [--device cuda|cpu]
 
@@ -53,10 +53,6 @@ def main() -> None:
     ways = {"reference, float32": head.reference_score}
     if options.device == "cpu":
         ways["fused, float32"] = lambda left, right: cpu.score(left, right, head.config, bandwidth)
-        if lack := cpu.supports(head.config, texts[0], videos, int8=True):
-            print(f"no int8: {lack}")
-        else:
-            ways["fused, int8"] = lambda left, right: cpu.score(left, right, head.config, bandwidth, int8=True)
     else:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             ways[f"fused, {str(dtype).removeprefix('torch.')}"] = lambda left, right, dtype=dtype: fused.score(

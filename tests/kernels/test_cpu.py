@@ -228,84 +228,6 @@ def test_gradients_are_left_to_the_reference() -> None:
         assert "gradient" in (cpu.supports(learned, texts.detach(), videos) or "")
 
 
-def planted(width: int, standing_out: float) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
-    """Text i is about video i; a few numbers of every token are much larger than the others, as CLIP's are."""
-    head = ScoreHead(width, ScoreConfig(), DistributionConfig())
-    base, scale = torch.randn(60, 1, width), torch.ones(width)
-    scale[:4] = standing_out
-    texts = Tokens((base + 4 * torch.randn(60, 12, width)) * scale, some_mask(60, 12, "ragged"))
-    videos = Tokens((base + 0.7 * torch.randn(60, 8, width)) * scale, some_mask(60, 8, "ragged"))
-    return head, head.prepare_texts(texts).without_source(), head.prepare_videos(videos).without_source()
-
-
-def rounding() -> None:
-    if not cpu._rounded_bytes(1):
-        pytest.skip("this CPU has no products of bytes")
-
-
-@pytest.mark.parametrize("width", [64, 100, 384, 512])
-@pytest.mark.parametrize("standing_out", [1.0, 8.0])
-def test_rounded_tokens_keep_the_order(width: int, standing_out: float) -> None:
-    rounding()
-    head, texts, videos = planted(width, standing_out)
-    exact = cpu.score(texts, videos, head.config, 1.0)
-    rounded = cpu.score(texts, videos, head.config, 1.0, int8=True)
-    error = rounded - exact
-    assert 0 < float(error.abs().max()) < 0.1 * float(exact.std())
-    if width >= 384 and standing_out > 1:
-        # Without turning the tokens before rounding, which a few large numbers would make coarse: 0.0025.
-        assert float(error.std()) < 0.0018 * float(exact.std())
-    right = torch.arange(60)
-    assert abs(int((exact.argmax(1) == right).sum()) - int((rounded.argmax(1) == right).sum())) <= 2
-    best, best_rounded = exact.topk(10).indices, rounded.topk(10).indices
-    assert float((best.unsqueeze(2) == best_rounded.unsqueeze(1)).any(2).float().mean()) > 0.9
-
-
-@pytest.mark.parametrize("variant", SUPPORTED)
-def test_rounded_tokens_of_every_setting(variant: str) -> None:
-    rounding()
-    head = random_head(96, ScoreConfig(**SUPPORTED[variant]))
-    texts, videos = (side.to(torch.float32) for side in prepared(head, 5, 19, 9, 6, 96))
-    bandwidth = float(torch.as_tensor(head.bandwidth))
-    exact = cpu.score(texts, videos, head.config, bandwidth)
-    rounded = cpu.score(texts, videos, head.config, bandwidth, int8=True)
-    torch.testing.assert_close(rounded, exact, rtol=0, atol=0.05 * max(1.0, float(exact.abs().max())))
-
-
-def test_videos_can_be_rounded_beforehand() -> None:
-    rounding()
-    head, texts, videos = planted(64, 1.0)
-    bank = cpu.round_tokens(videos)
-    # 64 bytes and a note of 64 instead of 64 floats, for either of direction and spread.
-    assert bank.direction.shape == (60, 8, 128)
-    expected = cpu.score(texts, videos, head.config, 1.0, int8=True)
-    assert torch.equal(cpu.score(texts, bank, head.config, 1.0), expected)
-
-
-def test_wide_spreads_in_half_precision_can_be_rounded() -> None:
-    """The sum of all spreads, from which their mean is taken, is beyond fp16."""
-    rounding()
-    head, texts, videos = planted(64, 1.0)
-    for items in (texts, videos):
-        assert items.spread is not None
-        items.spread[items.mask] += 400.0
-    videos = videos.to(torch.float16)
-    bank = cpu.round_tokens(videos)
-    assert bank.centre is not None
-    assert torch.allclose(bank.centre, torch.tensor(400.0), atol=0.1)
-    exact = cpu.score(texts, videos, head.config, 1.0)
-    torch.testing.assert_close(cpu.score(texts, bank, head.config, 1.0), exact, rtol=0.02, atol=0.02)
-
-
-def test_rounding_is_refused_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, texts, videos = planted(64, 1.0)
-    monkeypatch.setattr(cpu, "_rounded_bytes", lambda width: 0)
-    assert "no products of bytes" in (cpu.supports(head.config, texts, videos, int8=True) or "")
-    assert cpu.supports(head.config, texts, videos) is None
-    with pytest.raises(ValueError, match="cannot be rounded"):
-        cpu.round_tokens(videos)
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the other vector lengths are those of x86 CPUs")
 @pytest.mark.parametrize("target", ["-march=x86-64", "-march=x86-64-v3"])
 def test_shorter_vectors(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +236,6 @@ def test_shorter_vectors(target: str, tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.skip("this CPU has no AVX2")
     library = cpu.declare(ctypes.CDLL(str(cpu_build.build(tmp_path, (target,)))))
     monkeypatch.setattr(cpu, "_library", lambda: library)
-    assert cpu._rounded_bytes(64) == 0
     for variant in ("prota", "printed", "dpa", "normalised", "lambda-max", "probabilistic-dot"):
         head = random_head(21, ScoreConfig(**SUPPORTED[variant]))
         agree(head, *prepared(head, 5, 19, 9, 6, 21, "scattered"))

@@ -34,7 +34,7 @@ from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens
 
 WORDS, FRAMES, WIDTH, CONFIG = 32, 12, 512, ScoreConfig()
-MATHS = fused.Maths.of(CONFIG, 1.0)
+MATHS = fused.Maths.of(CONFIG)
 # Of one pair: two products of all its tokens.
 PAIR_FLOPS = 2 * 2 * WORDS * FRAMES * WIDTH
 
@@ -173,7 +173,7 @@ def gpu_training() -> None:
     torch.cuda.empty_cache()
     for batch, beside in ((512, eager), (4096, 0.0)):
         for dtype, name in ((torch.bfloat16, "fused, bf16"), (torch.float32, "fused, fp32 (tf32 x 3)")):
-            in_dtype = partial(fused.score, config=CONFIG, bandwidth=1.0, dtype=dtype)
+            in_dtype = partial(fused.score, config=CONFIG, dtype=dtype)
             attempt(name, partial(gpu_step, batch, name, in_dtype, beside))
 
 
@@ -236,7 +236,7 @@ def cpu_rows(texts: int, videos: int, ragged: bool) -> None:
     row(f"{shape}  reference", reference)
 
     def fused_row() -> None:
-        took = milliseconds(lambda: cpu.score(left, right, CONFIG, 1.0), "cpu", 2)
+        took = milliseconds(lambda: cpu.score(left, right, CONFIG), "cpu", 2)
         row(f"{shape}  fused", took, None, reference)
 
     attempt("fused", fused_row)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
@@ -144,6 +144,8 @@ class DistributionConfig(Section):
 class ScoreConfig(Section):
     """From two sets of tokens to one score."""
 
+    removed: ClassVar[Mapping[str, object]] = {"bandwidth": "fixed"}
+
     similarity: Literal["cosine", "squared", "offset", "printed"] = Field(
         "squared",
         description="cosine: tokens are points; else Gaussians: 1 - W2²/2 (squared), c - W2 (offset), -W2 (printed)",
@@ -179,11 +181,7 @@ class ScoreConfig(Section):
         description="Gram matrix: mean of Gaussian kernels, dot products, or none (the MLP sees bare tokens)",
     )
     kernels: int = Field(5, ge=1, le=16, description="R, the number of Gaussian kernels")
-    bandwidth: Literal["fixed", "estimated", "learned", "batch"] = Field(
-        "fixed",
-        description="base bandwidth b: fixed, estimated from training data, learned, or from each pair's tokens",
-    )
-    bandwidth_value: float = Field(1.0, gt=0, description="b where bandwidth=fixed; its start where learned")
+    bandwidth_value: float = Field(1.0, gt=0, description="base bandwidth b of the Gaussian kernels")
     xi: Temperature = Field(100.0, description="sharpness of the inter-modality aggregation, or 'max'")
 
     @property
@@ -204,11 +202,6 @@ class ScoreConfig(Section):
         if self.weights == "intra+inter" and self.gram == "none":
             raise ValueError(
                 "weights='intra+inter' needs a Gram matrix; allowed: gram gaussian or dot, or weights uniform or intra"
-            )
-        if (self.gram != "gaussian" or self.weights == "uniform") and self.bandwidth != "fixed":
-            raise ValueError(
-                f"bandwidth={self.bandwidth!r} belongs to the Gaussian kernels of token weights; "
-                f"allowed with gram={self.gram!r} and weights={self.weights!r}: fixed"
             )
         signed = self.intra == "none" or (self.gram == "dot" and self.weights == "intra+inter")
         if self.weighting == "normalised" and self.weights != "uniform" and signed:

@@ -119,9 +119,8 @@ class ProTA(nn.Module):
     def from_pretrained(cls, source: str | Path) -> ProTA:
         """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
         folder = model_folder(source)
-        record = _read_record(folder)
+        record, config = _read_record(folder), saved_config(folder)
         try:
-            config = Config(**record["config"])
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.

@@ -6,7 +6,7 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -32,12 +32,25 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    removed: ClassVar[Mapping[str, object]] = {}
+    """Settings of earlier versions with the default that each had: models and runs of then still name them."""
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             found = [_sentences(type(self), dict(problem)) for problem in error.errors(include_url=False)]
             raise ConfigError(*dict.fromkeys(itertools.chain(*found))) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_removed(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        for name, default in cls.removed.items():
+            if values.get(name, default) != default:
+                raise ValueError(f"{name} was removed: must be {default!r}, its former default, got {values[name]!r}")
+        return {name: value for name, value in values.items() if name not in cls.removed}
 
     @model_validator(mode="before")
     @classmethod

@@ -199,33 +199,25 @@ def kernel(squared: float, k: int, R: int, b: float) -> float:
     return math.exp(-squared / (b * 2.0 ** (k - R // 2)))
 
 
-def gram_entry(x: Vector, y: Vector, score: ScoreConfig, b: float) -> float:
+def gram_entry(x: Vector, y: Vector, score: ScoreConfig) -> float:
     """Eq. 3: g = (1/R) Σ_{k=1..R} K_k(x, y) of unit vectors; or their dot product."""
     unit_x, unit_y = normalise(x), normalise(y)
     if score.gram == "dot":
         return dot(unit_x, unit_y)
     assert score.gram == "gaussian"
-    R = score.kernels
+    R, b = score.kernels, score.bandwidth_value
     squared = squared_distance(unit_x, unit_y)
     return math.fsum(kernel(squared, k, R, b) for k in range(1, R + 1)) / R
 
 
-def gram_matrix(joint: Item, score: ScoreConfig, b: float) -> Matrix:
+def gram_matrix(joint: Item, score: ScoreConfig) -> Matrix:
     """Eq. 4: G over the joint tokens, text first."""
-    return [[gram_entry(x, y, score, b) for y in joint] for x in joint]
+    return [[gram_entry(x, y, score) for y in joint] for x in joint]
 
 
 def block(matrix: Matrix, rows: range, columns: range) -> Matrix:
     """One of the four blocks of Eq. 4."""
     return [[matrix[i][j] for j in columns] for i in rows]
-
-
-def pair_bandwidth(joint: Item) -> float:
-    """b where bandwidth = 'batch': mean ‖x − y‖² over ordered pairs of different unit joint tokens."""
-    units = [normalise(token) for token in joint]
-    total = len(units)
-    distances = [squared_distance(units[i], units[j]) for i in range(total) for j in range(total) if i != j]
-    return math.fsum(distances) / (total * total - total)
 
 
 def intra_weights(gram: Matrix | None, tokens: Item, mlp: Mlp | None, score: ScoreConfig) -> list[float]:
@@ -308,7 +300,6 @@ def pieces_of(
     text_heads: SideHeads,
     video_heads: SideHeads,
     score: ScoreConfig,
-    bandwidth: float,
 ) -> dict[str, Any]:
     """Eq. 1 to 8 (Eq. 11 for Gaussians) of one pair whose distributions are known; see `pair_pieces`."""
     pieces: dict[str, Any] = dict.fromkeys(PIECES)
@@ -329,8 +320,7 @@ def pieces_of(
         video_intra = intra_weights(None, video.means, video_heads.weight, score)
     else:
         joint = text.means + video.means
-        b = pair_bandwidth(joint) if score.bandwidth == "batch" else bandwidth
-        gram = gram_matrix(joint, score, b)
+        gram = gram_matrix(joint, score)
         of_text, of_video = range(n), range(n, n + m)
         text_intra = intra_weights(block(gram, of_text, of_text), text.means, text_heads.weight, score)
         video_intra = intra_weights(block(gram, of_video, of_video), video.means, video_heads.weight, score)
@@ -357,7 +347,6 @@ def pair_pieces(
     video_heads: SideHeads,
     score: ScoreConfig,
     distribution: DistributionConfig,
-    bandwidth: float,
 ) -> dict[str, Any]:
     """Everything between the tokens of one pair and its score, keyed by `PIECES`; None for what is not used.
 
@@ -365,7 +354,7 @@ def pair_pieces(
     """
     text_tokens = item_tokens(text, text_heads, score, distribution)
     video_tokens = item_tokens(video, video_heads, score, distribution)
-    return pieces_of(text_tokens, video_tokens, text_heads, video_heads, score, bandwidth)
+    return pieces_of(text_tokens, video_tokens, text_heads, video_heads, score)
 
 
 def score_matrix(
@@ -375,33 +364,14 @@ def score_matrix(
     video_heads: SideHeads,
     score: ScoreConfig,
     distribution: DistributionConfig,
-    bandwidth: float,
 ) -> Matrix:
-    """Eq. 8 (Eq. 11 for Gaussians) of every text with every video; ``bandwidth`` is b, but for 'batch'."""
+    """Eq. 8 (Eq. 11 for Gaussians) of every text with every video."""
     text_tokens = [item_tokens(text, text_heads, score, distribution) for text in texts]
     video_tokens = [item_tokens(video, video_heads, score, distribution) for video in videos]
     return [
-        [pieces_of(text, video, text_heads, video_heads, score, bandwidth)["score"] for video in video_tokens]
+        [pieces_of(text, video, text_heads, video_heads, score)["score"] for video in video_tokens]
         for text in text_tokens
     ]
-
-
-def mean_cross_distance(
-    texts: list[Item],
-    videos: list[Item],
-    text_heads: SideHeads,
-    video_heads: SideHeads,
-    score: ScoreConfig,
-    distribution: DistributionConfig,
-) -> float:
-    """b where bandwidth = 'estimated': mean ‖x − y‖² over every text token x and every video token y."""
-    text_units = [
-        normalise(token) for text in texts for token in item_tokens(text, text_heads, score, distribution).means
-    ]
-    video_units = [
-        normalise(token) for video in videos for token in item_tokens(video, video_heads, score, distribution).means
-    ]
-    return mean(squared_distance(x, y) for x in text_units for y in video_units)
 
 
 # Eq. 12 to 16: the loss
@@ -504,11 +474,10 @@ def loss_terms(
     score: ScoreConfig,
     distribution: DistributionConfig,
     loss: LossConfig,
-    bandwidth: float,
     logit_scale: float,
 ) -> dict[str, float]:
     """Eq. 12 to 16 for a batch in which text i belongs to video i; ``kl`` lacks β, ``margin`` lacks η."""
-    scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution, bandwidth)
+    scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution)
     tau = temperature(logit_scale, loss)
     margins_t2v, margins_v2t = [0.0] * len(texts), [0.0] * len(videos)
     kl, text_log_var, video_log_var = 0.0, 0.0, 0.0

@@ -37,7 +37,7 @@ def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians
 
 def oracle_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
     return oracle.loss_terms(
-        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, case.bandwidth(), logit_scale
+        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, logit_scale
     )
 
 

@@ -58,10 +58,6 @@ def supports(config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens)
     """None where `score` can compute this; otherwise why not, in one line. The first call may compile, about 1 s."""
     if config.aggregation == "pooling":
         return "score.aggregation='pooling' is one matrix product already"
-    if config.bandwidth == "batch":
-        return "score.bandwidth='batch' has token weights per pair"
-    if config.bandwidth == "learned" and torch.is_grad_enabled():
-        return "score.bandwidth='learned' wants a gradient"
     if any(value != "max" and value < _LEAST_TEMPERATURE for value in (config.lambda_, config.xi)):
         return f"score.lambda_ or score.xi is below {_LEAST_TEMPERATURE}"
     for name, items in (("texts", texts), ("videos", videos)):
@@ -77,8 +73,6 @@ def supports(config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens)
 def _unsupported(items: PreparedTokens, config: ScoreConfig) -> str | None:
     if (items.spread is not None) != config.probabilistic:
         return "were prepared by another kind of model"
-    if items.weight is None:
-        return "have no token weights"
     tensors = [tensor for tensor in (items.direction, items.spread, items.weight) if tensor is not None]
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return f"are on {items.direction.device}"
@@ -89,11 +83,8 @@ def _unsupported(items: PreparedTokens, config: ScoreConfig) -> str | None:
     return None
 
 
-def score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig, bandwidth: float) -> Tensor:
-    """`ScoreHead.score` of every text with every video, [A, B] float32, on torch's threads.
-
-    ``bandwidth`` is b of the Gaussian kernels. ValueError where `supports` says no.
-    """
+def score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig) -> Tensor:
+    """`ScoreHead.score`, [A, B] float32, on torch's threads; ValueError where `supports` says no."""
     reason = supports(config, texts, videos)
     if reason:
         raise ValueError(f"the CPU kernel cannot score this: {reason}")
@@ -102,7 +93,7 @@ def score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig, ba
         return result
     text_side, text_tensors = _side(texts)
     video_side, video_tensors = _side(videos)
-    settings, library = _settings(config, bandwidth), _library()
+    settings, library = _settings(config), _library()
     assert not isinstance(library, str)
     arguments = (texts.direction.shape[2], settings, torch.get_num_threads(), result.data_ptr())
     # The score is the same for both sides: the longer list goes into the lanes of the vectors.
@@ -135,7 +126,6 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def _side(items: PreparedTokens) -> tuple[_Side, list[Tensor | None]]:
     """One side as the C takes it, and the tensors that its pointers belong to."""
-    assert items.weight is not None
     # Neighbours in the order of their lengths share a vector, so that little of it is padding.
     order, mask = items.mask.sum(dim=1).argsort(), items.mask.contiguous()
     spread = None if items.spread is None else _plain(items.spread)
@@ -148,7 +138,7 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to(torch.float32).contiguous()
 
 
-def _settings(config: ScoreConfig, bandwidth: float) -> _Settings:
+def _settings(config: ScoreConfig) -> _Settings:
     return _Settings(
         similarity=_SIMILARITIES.index(config.similarity),
         gram=_GRAMS.index(config.gram if config.weights == "intra+inter" else "none"),
@@ -156,7 +146,7 @@ def _settings(config: ScoreConfig, bandwidth: float) -> _Settings:
         normalised=config.weighting == "normalised",
         offset=config.offset,
         # The widest kernel as a power of two: the others are its repeated squares.
-        exponent=-_LOG2_E / (bandwidth * 2.0 ** (config.kernels - config.kernels // 2)),
+        exponent=-_LOG2_E / (config.bandwidth_value * 2.0 ** (config.kernels - config.kernels // 2)),
         low=_rate(config.lambda_),
         inter=_rate(config.xi),
     )

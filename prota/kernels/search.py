@@ -60,7 +60,6 @@ def top_k(
     bank: VideoBank,
     k: int,
     config: ScoreConfig,
-    bandwidth: float,
     allowed: Tensor | None = None,
     tiling: Tiling | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -70,7 +69,7 @@ def top_k(
     """
     queries = operand(pad_words(texts, _LEAST_COLUMNS), bank.common, bank.videos.direction.dtype)
     (a, n, d), (b, m, _) = queries.shape, bank.videos.shape
-    maths, k = Maths.of(config, bandwidth), min(k, b)
+    maths, k = Maths.of(config), min(k, b)
     tiling = tiling or _search_tiling(a, n, m, d, bank.videos.direction.dtype.itemsize)
     tiles = -(-b // tiling.videos)
     permitted = None if allowed is None else allowed.to(torch.uint8).contiguous()

@@ -222,26 +222,17 @@ class Trainer:
     def _begin(self) -> TrainingState:
         """What is measured on the first training batches before a run starts; nothing is left out at random there."""
         self.model.eval()
-        # A model that training starts from has been standardised by its own training data.
-        measured = self.model.video_encoder.tower.standardised and not self.start
-        estimated = self.experiment.score.bandwidth == "estimated" and not (self.start and self.start.whole)
-        if not measured and not estimated:
-            return TrainingState(step=0, epoch=0)
-        batches = self.main.batches(0)[:8]
-        clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
         tower = self.model.video_encoder.tower
-        if measured:
+        # A model that training starts from has been standardised by its own training data.
+        if tower.standardised and not self.start:
+            batches = self.main.batches(0)[:8]
+            clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
             with self.autocast():
                 features = [
                     frames if frames.dim() == 2 else tower.features(frames)
                     for frames in (self._pictures(part, None)[part.mask.to(self.world.device)] for part in clips)
                 ]
             tower.standardise(torch.cat(features).float())
-        if estimated:
-            with self.autocast():
-                texts = [self.model.text_encoder([pair.captions[0] for pair in batch]) for batch in batches]
-                videos = [self.model.video_encoder(self._pictures(part, None), part.mask) for part in clips]
-            self.model.head.estimate_bandwidth(zip(texts, videos, strict=True))
         return TrainingState(step=0, epoch=0)
 
     def _prepare_towers(self) -> None:

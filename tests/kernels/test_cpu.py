@@ -20,11 +20,7 @@ from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens
 from tests.cases import SCORE_VARIANTS, random_head
 
-SUPPORTED = {
-    name: row
-    for name, row in SCORE_VARIANTS.items()
-    if row.get("aggregation") != "pooling" and row.get("bandwidth") != "batch"
-}
+SUPPORTED = {name: row for name, row in SCORE_VARIANTS.items() if row.get("aggregation") != "pooling"}
 # Errors are about 3e-7 of the largest score, as those of the reference in float32: rounding to 6e-8 times a few sums.
 TOLERANCE = 2e-6
 
@@ -70,8 +66,7 @@ def agree(head: ScoreHead, texts: PreparedTokens, videos: PreparedTokens, tolera
     """The kernel on float32 tokens, the reference on the same numbers in float64; relative to the largest score."""
     texts, videos = texts.to(torch.float32), videos.to(torch.float32)
     assert cpu.supports(head.config, texts, videos) is None
-    bandwidth = float(torch.as_tensor(head.bandwidth))
-    actual = cpu.score(texts, videos, head.config, bandwidth)
+    actual = cpu.score(texts, videos, head.config)
     expected = head.reference_score(texts.to(torch.float64), videos.to(torch.float64))
     assert actual.dtype == torch.float32
     assert actual.shape == expected.shape
@@ -108,7 +103,7 @@ def test_threads_change_nothing(texts: int, videos: int) -> None:
     try:
         for threads in (1, 2, 3, 16):
             torch.set_num_threads(threads)
-            scores.append(cpu.score(*sides, head.config, 1.0))
+            scores.append(cpu.score(*sides, head.config))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(score, scores[0]) for score in scores)
@@ -148,7 +143,7 @@ def test_equal_tokens() -> None:
     token = torch.randn(16, dtype=torch.float64).expand(2, 3, 16)
     tokens = Tokens(token.contiguous(), torch.ones(2, 3, dtype=torch.bool))
     texts, videos = head.prepare_texts(tokens).to(torch.float32), head.prepare_videos(tokens).to(torch.float32)
-    torch.testing.assert_close(cpu.score(texts, videos, head.config, 1e-3), torch.ones(2, 2), rtol=0, atol=1e-3)
+    torch.testing.assert_close(cpu.score(texts, videos, head.config), torch.ones(2, 2), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(("similarity", "nearest"), [("offset", 1.5), ("printed", 0.0)])
@@ -157,7 +152,7 @@ def test_distances_of_zero(similarity: str, nearest: float) -> None:
     direction, spread = torch.zeros(1, 2, 16), torch.ones(1, 2, 16)
     direction[..., 0] = 1.0
     tokens = PreparedTokens(direction, spread, torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool))
-    score = cpu.score(tokens, tokens, ScoreConfig(similarity=similarity), 1.0)
+    score = cpu.score(tokens, tokens, ScoreConfig(similarity=similarity))
     assert float(score) == pytest.approx(nearest - 1e-6, abs=3e-7)
 
 
@@ -166,32 +161,32 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     head = random_head(16, ScoreConfig()).float()
     texts, videos = (side.to(dtype) for side in prepared(head.double(), 3, 18, 5, 4, 16))
     expected = head.reference_score(texts, videos)
-    torch.testing.assert_close(cpu.score(texts, videos, head.config, 1.0), expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(cpu.score(texts, videos, head.config), expected, rtol=0, atol=TOLERANCE)
 
 
 def test_tensors_of_any_layout() -> None:
     head = random_head(16, ScoreConfig())
     texts, videos = (side.to(torch.float32) for side in prepared(head, 4, 20, 7, 5, 16))
-    expected = cpu.score(texts, videos, head.config, 1.0)
+    expected = cpu.score(texts, videos, head.config)
     strided = videos.map(lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1))
     assert not strided.direction.is_contiguous()
-    assert torch.equal(cpu.score(texts[1:], strided[3:], head.config, 1.0), expected[1:, 3:])
+    assert torch.equal(cpu.score(texts[1:], strided[3:], head.config), expected[1:, 3:])
 
 
 def test_a_pair_scores_alone_as_it_does_in_a_batch() -> None:
     head = random_head(20, ScoreConfig())
     texts, videos = (side.to(torch.float32) for side in prepared(head, 5, 33, 7, 5, 20))
-    whole = cpu.score(texts, videos, head.config, 1.0)
+    whole = cpu.score(texts, videos, head.config)
     for a, b in ((0, 0), (4, 32), (2, 17)):
-        alone = cpu.score(texts[a : a + 1], videos[b : b + 1], head.config, 1.0)
+        alone = cpu.score(texts[a : a + 1], videos[b : b + 1], head.config)
         torch.testing.assert_close(alone[0, 0], whole[a, b], rtol=0, atol=1e-6)
 
 
 def test_no_items() -> None:
     head = random_head(8, ScoreConfig())
     texts, videos = (side.to(torch.float32) for side in prepared(head, 3, 2, 4, 3, 8))
-    assert cpu.score(texts[:0], videos, head.config, 1.0).shape == (0, 2)
-    assert cpu.score(texts, videos[:0], head.config, 1.0).shape == (3, 0)
+    assert cpu.score(texts[:0], videos, head.config).shape == (0, 2)
+    assert cpu.score(texts, videos[:0], head.config).shape == (3, 0)
 
 
 def test_what_is_not_supported_is_said() -> None:
@@ -200,21 +195,18 @@ def test_what_is_not_supported_is_said() -> None:
     texts, videos = (side.to(torch.float32) for side in double)
     points = PreparedTokens(texts.direction, None, texts.weight, texts.mask)
     wide = PreparedTokens(torch.zeros(3, 3, 9), torch.zeros(3, 3, 9), videos.weight, videos.mask)
-    bare = PreparedTokens(texts.direction, texts.spread, None, texts.mask)
     usual = ScoreConfig()
     for (config, *sides), reason in (
         ((ScoreConfig(similarity="cosine", aggregation="pooling"), points, points), "pooling"),
-        ((ScoreConfig(bandwidth="batch"), texts, videos), "batch"),
         ((ScoreConfig(lambda_=1e-30), texts, videos), "below"),
         ((usual, *double), "float64"),
         ((usual, texts.to("meta"), videos), "on meta"),
-        ((usual, bare, videos), "no token weights"),
         ((usual, points, videos), "another kind of model"),
         ((usual, texts, wide), "width 8, videos 9"),
     ):
         assert reason in (cpu.supports(config, *sides) or ""), reason
         with pytest.raises(ValueError, match="cannot score this"):
-            cpu.score(*sides, config, 1.0)
+            cpu.score(*sides, config)
 
 
 def test_gradients_are_left_to_the_reference() -> None:
@@ -224,8 +216,6 @@ def test_gradients_are_left_to_the_reference() -> None:
     assert cpu.supports(head.config, texts, videos) is None
     with torch.enable_grad():
         assert "texts want gradients" in (cpu.supports(head.config, texts, videos) or "")
-        learned = ScoreConfig(bandwidth="learned")
-        assert "gradient" in (cpu.supports(learned, texts.detach(), videos) or "")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the other vector lengths are those of x86 CPUs")

@@ -36,12 +36,12 @@ def test_the_best_come_first_and_equals_in_their_order(
     texts: int, words: int, videos: int, frames: int, k: int
 ) -> None:
     queries, clips = library(texts, words, videos, frames)
-    scores, places = top_k(queries, VideoBank.of(clips), k, CONFIG, 1.0)
-    expected, columns = sorted_top_k(fused.score(queries, clips, CONFIG, 1.0), k)
+    scores, places = top_k(queries, VideoBank.of(clips), k, CONFIG)
+    expected, columns = sorted_top_k(fused.score(queries, clips, CONFIG), k)
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
     assert scores.shape == (texts, min(k, 2 * videos))
     # Scores closer than rounding may change places; equal ones, of the same tokens, may not.
-    again = fused.score(queries, clips, CONFIG, 1.0).gather(1, places)
+    again = fused.score(queries, clips, CONFIG).gather(1, places)
     torch.testing.assert_close(again, expected, rtol=0, atol=1e-6)
     assert (places == columns).float().mean() > 0.9
     twins = (places[:, 1:] == places[:, :-1] + videos).any(dim=1)
@@ -51,13 +51,13 @@ def test_the_best_come_first_and_equals_in_their_order(
 def test_videos_that_are_not_allowed_are_not_found() -> None:
     queries, clips = library(3, 5, 50, 12)
     allowed = torch.rand(100, device=DEVICE) < 0.3
-    scores, places = top_k(queries, VideoBank.of(clips), 20, CONFIG, 1.0, allowed)
+    scores, places = top_k(queries, VideoBank.of(clips), 20, CONFIG, allowed)
     assert allowed[places].all()
-    every = fused.score(queries, clips, CONFIG, 1.0).masked_fill(~allowed, -1e9)
+    every = fused.score(queries, clips, CONFIG).masked_fill(~allowed, -1e9)
     torch.testing.assert_close(scores, sorted_top_k(every, 20)[0], rtol=0, atol=1e-6)
     few = torch.zeros(100, dtype=torch.bool, device=DEVICE)
     few[7] = True
-    scores, places = top_k(queries, VideoBank.of(clips), 5, CONFIG, 1.0, few)
+    scores, places = top_k(queries, VideoBank.of(clips), 5, CONFIG, few)
     assert (places[:, 0] == 7).all()
     assert torch.isinf(scores[:, 1:]).all()
 
@@ -93,9 +93,9 @@ def test_places_beyond_two_to_the_31() -> None:
     broken = torch.tensor([1, program], dtype=torch.int32, device=DEVICE)
     forward_kernel[(1,)](
         **fused.kernel_arguments(bank.videos, texts, tiling),
-        **fused.Maths.of(CONFIG, 1.0).arguments(careful=True),
+        **fused.Maths.of(CONFIG).arguments(careful=True),
         scores=scores, broken=broken, chosen=chosen, allowed=scores,
         OUTPUT="chosen", CHOSEN=program + 1, FILTER=False, REPAIR=True,
     )  # fmt: skip
-    expected = fused.score(queries, clips, CONFIG, 1.0)[0, : tiling.videos]
+    expected = fused.score(queries, clips, CONFIG)[0, : tiling.videos]
     torch.testing.assert_close(scores[program * tiling.videos :], expected, rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, centre, choose_tiling, operand, pad_words, power_of_two
+from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, centre, choose_tiling, pad_words, power_of_two
 from prota.types import PreparedTokens
 
 
@@ -49,9 +49,3 @@ def test_the_mean_of_many_spreads_in_half_precision_is_finite() -> None:
     spread = torch.full((60, 8, 4), 400.0, dtype=torch.float16)
     common = centre(PreparedTokens(torch.ones(60, 8, 4), spread, torch.ones(60, 8), mask))
     assert torch.equal(common, torch.full((4,), 400.0))
-
-
-def test_tokens_without_weights_are_no_operand() -> None:
-    items = PreparedTokens(torch.ones(1, 2, 4), None, None, torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="bandwidth='batch'"):
-        operand(items, None)

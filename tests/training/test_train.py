@@ -25,6 +25,7 @@ from prota.training.distributed import World
 from prota.training.optim import layers_of
 from prota.training.train import NonFiniteLossError, Trainer
 from tests.conftest import REPOSITORY
+from tests.tiny_models import pair_config
 from tests.training.runs import ALONE, TERMS, curve, log, train, trained, weights
 
 
@@ -167,8 +168,6 @@ def test_compiled_layers_give_the_same_curve(uninterrupted: Path, world_config: 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["score.bandwidth=estimated"],
-        ["score.bandwidth=batch"],
         ["train.captions=one", "train.flip=true", "train.crop=0.5", "train.frames=2"],
         ["data.dilution=2", "loss.label_smoothing=0.1"],
         ["train.deterministic=true"],
@@ -304,16 +303,19 @@ def test_an_attempt_that_failed_does_not_take_the_folder(world_config: Path, tmp
     assert RunFolder(tmp_path / "run").experiment().train.epochs == 1
 
 
-def test_what_is_measured_before_the_first_step_is_not_random(world_config: Path, tmp_path: Path) -> None:
-    settings = ("train.captions=one", "train.epochs=1", "score.bandwidth=estimated")
-    modes = []
-    for extra in ((), ("loss.soft_targets=0.3",)):
-        experiment = Experiment.load(world_config, [*settings, *extra])
-        trainer = Trainer(experiment, RunFolder(tmp_path / str(len(extra))), ALONE)
+def test_what_is_measured_before_the_first_step_is_not_random(
+    world_config: Path, dinov2_folder: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    towers = pair_config(dinov2_folder, bert_folder, "encoder.frames=4", "encoder.drop_path=0.9")
+    experiment = Experiment(**Experiment.load(world_config).model_dump() | towers.model_dump())
+    trainer = Trainer(experiment, RunFolder(tmp_path / "run"), ALONE)
+    means = []
+    for _ in range(2):
         trainer.model.train()
         trainer._begin()
-        modes.append({part.training for part in trainer.model.modules()})
-    assert modes == [{False}, {False}]
+        means.append(trainer.model.video_encoder.tower.feature_mean.clone())
+    assert torch.equal(*means)
+    assert bool(means[0].any())
 
 
 def test_texts_are_tokenised_by_the_thread_that_reads(world_config: Path, tmp_path: Path) -> None:

@@ -11,13 +11,24 @@ ifdef PIP_FIND_LINKS
 export UV_FIND_LINKS ?= $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
 endif
 
+# Bytecode goes to a cache of the environment's own, whatever the machine says: without any, every process that a test
+# starts would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+
+# Processes that share the tests.
+WORKERS ?= 2
+
 # What `make demo` makes; it may be deleted at any time.
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test setup browser lint types pytest bench format clean
+.PHONY: demo test check setup browser lint types pytest fast numerics bench format clean
 
 test: lint types pytest
+
+# In a minute or so: without what is slow or needs a browser, a cluster, an object store or other processes.
+check: lint types fast
 
 setup: $(VENV)/.installed
 
@@ -57,7 +68,21 @@ browser: setup
 	@.ci/browser $(BIN)/playwright
 
 pytest: browser
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS) --durations=20
+
+fast: setup
+	$(BIN)/pytest -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or train)"
+
+# Once more as CPUs without AVX-512 and without AVX2 round: every library that multiplies matrices is told which it has.
+# oneDNN keeps VNNI, because torch asks the CPU itself whether oneDNN multiplies int8 without overflow; and torch.compile
+# needs a cache of its own, which would otherwise hand out code for the real CPU.
+NUMERIC := $(BIN)/pytest -n $(WORKERS) -m "not (browser or process or ray or s3)"
+numerics: export ONEDNN_MAX_CPU_ISA := AVX2_VNNI
+numerics: setup
+	OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 \
+	  TORCHINDUCTOR_CACHE_DIR=$(VENV)/inductor/avx2 $(NUMERIC)
+	OPENBLAS_CORETYPE=Nehalem MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default \
+	  TORCHINDUCTOR_CACHE_DIR=$(VENV)/inductor/default $(NUMERIC)
 
 bench: setup
 	$(BIN)/python benchmarks/score.py

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from prota.experiment import Experiment
+from prota.runtime import start_world
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import start_world
 from prota.training.train import Trainer
 
 

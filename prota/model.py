@@ -19,12 +19,13 @@ from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_s
 from prota.encoders.int8 import use_int8
 from prota.encoders.names import names_in_files, names_in_memory
 from prota.encoders.text import TextBatch
+from prota.errors import ProtaError, one_line
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
 from prota.scoring.score import ScoreHead
-from prota.settings import ConfigError, first_line
+from prota.settings import ConfigError
 from prota.types import Explanation, PreparedTokens
-from prota.weights import KINDS, WeightsError, WeightsKind, read_weights, write_weights
+from prota.weights import KINDS, WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
 
 __all__ = ["ModelFolderError", "ProTA", "model_folder", "saved_config"]
 
@@ -32,11 +33,13 @@ _FORMAT = "prota"
 # The first version whose reader knows such weights: what is older reads the others still.
 _VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}
 _NEWEST = max(_VERSIONS.values())
-_CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.safetensors"
+_CONFIG_FILE = "config.json"
 
 
-class ModelFolderError(ValueError):
+class ModelFolderError(ProtaError, ValueError):
     """A folder or hub id that is not a whole ProTA model; the message says what is wrong and what to do."""
+
+    code = "model"
 
 
 class ProTA(nn.Module):
@@ -71,7 +74,7 @@ class ProTA(nn.Module):
         return self.head.score(texts, videos, backend)
 
     def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
-        """What one score is made of; ``text_encoder.pieces(text)`` names its words."""
+        """What one score is made of; `Explanation.by_word` with ``text_encoder.words(text)`` names whole words."""
         return self.head.explain(text, video)
 
     def use_int8(self) -> ProTA:
@@ -97,7 +100,7 @@ class ProTA(nn.Module):
         try:
             # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
             self.text_encoder.tokenizer.save(staging)
-            write_weights(staging / _WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
+            write_weights(staging / WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
             record = {
                 "format": _FORMAT,
                 "version": _VERSIONS[weights],
@@ -107,7 +110,7 @@ class ProTA(nn.Module):
             }
             (staging / _CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             # safetensors writes for the owner's eyes alone; the others follow the umask.
-            shutil.copymode(staging / _CONFIG_FILE, staging / _WEIGHTS_FILE)
+            shutil.copymode(staging / _CONFIG_FILE, staging / WEIGHTS_FILE)
             # Old settings beside new weights would be read as a model; no settings are not.
             (folder / _CONFIG_FILE).unlink(missing_ok=True)
             for path in sorted(staging.iterdir(), key=lambda path: path.name == _CONFIG_FILE):
@@ -125,10 +128,9 @@ class ProTA(nn.Module):
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
             raise ModelFolderError(
-                f"{folder} does not hold a model that this version can build: {first_line(error)}; "
-                "save or copy it again"
+                f"{folder} does not hold a model that this version can build: {one_line(error)}; save or copy it again"
             ) from None
-        _load_weights(model, folder / _WEIGHTS_FILE)
+        _load_weights(model, folder / WEIGHTS_FILE)
         return model.eval()
 
     @classmethod
@@ -148,7 +150,7 @@ class ProTA(nn.Module):
         towers = with_settings(record["towers"], config.encoder)
         model = cls(config, rebuild_towers(config.encoder, towers, folder))
         parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
-        _load_weights(model, folder / _WEIGHTS_FILE, parts)
+        _load_weights(model, folder / WEIGHTS_FILE, parts)
         return model
 
 
@@ -158,7 +160,7 @@ def saved_config(source: str | Path) -> Config:
     try:
         return Config(**_read_record(folder)["config"])
     except (KeyError, TypeError, ConfigError) as error:
-        raise ModelFolderError(f"{folder} has settings that this version cannot read: {first_line(error)}") from None
+        raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
 
 
 def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
@@ -202,7 +204,7 @@ def model_folder(source: str | Path) -> Path:
         return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", "*.safetensors", "*.model"]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelFolderError(
-            f"{source}: no such folder here, and not to be had from the hub: {first_line(error)}"
+            f"{source}: no such folder here, and not to be had from the hub: {one_line(error)}"
         ) from None
 
 

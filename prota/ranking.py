@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prota.errors import EvaluationError
+
 __all__ = ["Ranks", "rank_of_best", "rank_of_target", "top_k"]
 
 
@@ -44,11 +46,13 @@ class Ranks:
 
 def _check_scores(scores: Tensor) -> None:
     if scores.dim() != 2 or 0 in scores.shape:
-        raise ValueError(f"scores must be a matrix [queries, candidates] with both above 0; got {list(scores.shape)}")
+        raise EvaluationError(
+            f"scores must be a matrix [queries, candidates] with both above 0; got {list(scores.shape)}"
+        )
     if not scores.is_floating_point():
-        raise ValueError(f"scores must be floating-point numbers; got {scores.dtype}")
+        raise EvaluationError(f"scores must be floating-point numbers; got {scores.dtype}")
     if not bool(torch.isfinite(scores).all()):
-        raise ValueError("scores contain NaN or infinity: ranks of such scores mean nothing")
+        raise EvaluationError("scores contain NaN or infinity: ranks of such scores mean nothing")
 
 
 def rank_of_target(scores: Tensor, target: Tensor) -> Ranks:

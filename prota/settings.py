@@ -10,21 +10,20 @@ from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-__all__ = ["ConfigError", "Section", "first_line", "merge", "parse_override", "table_row"]
+from prota.errors import ProtaError
+
+__all__ = ["ConfigError", "Section", "merge", "parse_override", "table_row"]
 
 
-class ConfigError(ValueError):
+class ConfigError(ProtaError, ValueError):
     """Settings that are unknown, out of range or at odds: a sentence each, from the field to what is allowed."""
+
+    code = "config"
+    exit_status = 2
 
     def __init__(self, *sentences: str) -> None:
         super().__init__("; ".join(sentences))
         self.sentences = sentences
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, for a message of one line."""
-    said = str(error).strip()
-    return said.splitlines()[0] if said else type(error).__name__
 
 
 class Section(BaseModel):

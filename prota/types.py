@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Explanation", "PreparedTokens", "TokenGaussians", "Tokens", "pad_tokens"]
+__all__ = ["REST", "ExplainedWord", "Explanation", "PreparedTokens", "TokenGaussians", "Tokens", "Word", "pad_tokens"]
+
+REST = "rest of the sentence"
+"""Name of the tokens that belong to no word, such as the marks that a tokenizer adds to a text."""
 
 
 def _check(name: str, values: Tensor, mask: Tensor) -> None:
@@ -145,8 +148,35 @@ def pad_tokens(tensor: Tensor, length: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Word:
+    """A word of a text as it was written, and which of the text's scored tokens stand for it."""
+
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExplainedWord:
+    """A whole word in one score: sums over its tokens; for uncertainty and similarities, means."""
+
+    text: str
+    contribution: float
+    weight: float
+    intra: float
+    inter: float | None
+    uncertainty: float | None
+    similarities: tuple[float, ...]
+    """[M], one per frame."""
+    rest: bool = False
+    """True for `REST`, which is not a word."""
+
+
+@dataclass(frozen=True)
 class Explanation:
-    """The pieces of one text-video score; padding is left out. ``score`` is exactly the sum of all contributions."""
+    """The pieces of one text-video score; padding is left out. ``score`` is exactly the sum of all contributions.
+
+    Its fields have one entry per token; `by_word` gives whole words.
+    """
 
     similarities: Tensor
     """[N, M], s of every word and frame."""
@@ -185,10 +215,25 @@ class Explanation:
     def score(self) -> float:
         return float(self.text_contributions.sum() + self.video_contributions.sum())
 
-    @property
-    def unsure(self) -> list[bool]:
-        """Of each word, whether the model is clearly less sure of it than of the others."""
-        spread = self.text_uncertainty
-        if spread is None:
-            return [False] * len(self.text_low)
-        return [bool(value) for value in spread > spread.mean() + spread.std(correction=min(1, len(spread) - 1))]
+    def by_word(self, words: Sequence[Word]) -> list[ExplainedWord]:
+        """One entry per word of the text, in order; ``words`` are those of `TextEncoder.words`.
+
+        Tokens that belong to no word are summed into a last entry, `REST`, so that all contributions still add up to
+        the score.
+        """
+        named = {token for word in words for token in word.tokens}
+        others = tuple(token for token in range(len(self.text_low)) if token not in named)
+        return [self._word(word) for word in words] + ([self._word(Word(REST, others), rest=True)] if others else [])
+
+    def _word(self, word: Word, rest: bool = False) -> ExplainedWord:
+        tokens = list(word.tokens)
+        return ExplainedWord(
+            text=word.text,
+            contribution=float(self.text_contributions[tokens].sum()),
+            weight=float(self.text_weight[tokens].sum()),
+            intra=float(self.text_intra[tokens].sum()),
+            inter=None if self.text_inter is None else float(self.text_inter[tokens].sum()),
+            uncertainty=None if self.text_uncertainty is None else float(self.text_uncertainty[tokens].mean()),
+            similarities=tuple(self.similarities[tokens].mean(dim=0).tolist()),
+            rest=rest,
+        )

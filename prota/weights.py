@@ -6,6 +6,7 @@ and int8 matrices have their scales beside them, under ``NAME:scale``.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +15,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from prota.settings import first_line
+from prota.errors import ProtaError, one_line
 
-__all__ = ["KINDS", "WeightsError", "WeightsKind", "read_weights", "round_rows", "rounding_error", "write_weights"]
+__all__ = ["KINDS", "WEIGHTS_FILE", "WeightsError", "WeightsKind", "fingerprint", "read_weights", "round_rows"]
+__all__ += ["rounding_error", "write_weights"]
 
 WeightsKind = Literal["float32", "float16", "int8"]
 KINDS: tuple[str, ...] = get_args(WeightsKind)
+WEIGHTS_FILE = "model.safetensors"
 _SCALE = ":scale"
 _TOP = 127
 # Of a scale's 24 significant bits: 127 times such a number is exact in float32, so rounding rounded weights again
@@ -27,8 +30,10 @@ _TOP = 127
 _SCALE_BITS = 16
 
 
-class WeightsError(ValueError):
+class WeightsError(ProtaError, ValueError):
     """Weights that cannot be stored, or a file that does not hold any; the message says what is wrong."""
+
+    code = "weights"
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind = "float32") -> None:
@@ -50,7 +55,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged or cut short ({first_line(error)}); copy or save it again") from None
+        raise WeightsError(f"{path} is damaged or cut short ({one_line(error)}); copy or save it again") from None
     weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_SCALE)}
     for name in stored.keys() - weights.keys():
         if name.removesuffix(_SCALE) not in weights:
@@ -64,6 +69,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         elif tensor.is_floating_point():
             weights[name] = tensor.float()
     return weights
+
+
+def fingerprint(checkpoint: str | Path) -> str:
+    """SHA-256 of a saved model's weights, from its folder or from model.safetensors itself."""
+    path = Path(checkpoint)
+    path = path / WEIGHTS_FILE if path.is_dir() else path
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise WeightsError(f"{path} cannot be read ({error.strerror}): give the folder of a saved model") from None
 
 
 def round_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,17 +1,28 @@
-"""Everything here runs on one thread per worker: the tensors are tiny, and two workers share two cores."""
+"""Everything here runs on one thread per worker: the tensors are tiny, and two workers share two cores.
+
+A test without a marker is fast; `make check` runs those alone.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
+
+from tests import leftovers
+from tests.processes import LIMIT, REPOSITORY
 
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["PYTHONPATH"] = str(REPOSITORY)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if sys.platform == "linux":
     # Processes that meet are all here: they need not find this machine by its name.
@@ -20,7 +31,52 @@ if not torch.cuda.is_available():
     # Read when a kernel is defined: without a GPU, kernels run in Triton's interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+MARKERS = ("ray", "s3", "browser", "process", "interpreter", "train")
+WATCHER = pytest.StashKey[tuple[str, subprocess.Popen[bytes]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # One for the whole run: xdist's workers are its processes.
+    if not hasattr(config, "workerinput"):
+        config.stash[WATCHER] = leftovers.watch()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, so that no worker is alone with them at the end."""
+    slow = {item.path for item in items if any(map(item.get_closest_marker, MARKERS))}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+class _ByFile(LoadScopeScheduling):
+    """The tests of a file share what they made, so one worker has them; those of a cluster of Ray share the cluster."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/cluster" if file.startswith("tests/cluster/") else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    # Else xdist would put files with many tests first.
+    config.option.loadscopereorder = False
+    return _ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run that leaves processes behind has failed."""
+    if WATCHER not in session.config.stash:
+        return
+    mark, watcher = session.config.stash[WATCHER]
+    # What has been told to end may take a moment; some of Ray's helpers a minute, when their cluster goes before them.
+    until = time.monotonic() + LIMIT
+    while (left := leftovers.marked(mark)) and time.monotonic() < until:
+        time.sleep(0.1)
+    for number, command in left.items():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nleft running: {number} {command}", file=sys.stderr)
+    watcher.communicate()
 
 
 def imported(code: str, modules: Collection[str]) -> list[str]:

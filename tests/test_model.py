@@ -243,6 +243,11 @@ def test_explanations_name_their_words() -> None:
     assert len(model.text_encoder.pieces("a red square")) == len(explanation.text_low) == 5
     assert explanation.similarities.shape == (5, 3)
     assert explanation.score == pytest.approx(model.score(text, video).item(), abs=1e-6)
+    words = explanation.by_word(model.text_encoder.words("a red square"))
+    assert [word.text for word in words if not word.rest] == ["a", "red", "square"]
+    assert sum(word.contribution for word in words) == pytest.approx(
+        float(explanation.text_contributions.sum()), abs=1e-6
+    )
 
 
 def test_gaussians_start_where_the_backbone_is() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 MAP = (REPOSITORY / "docs" / "paper_map.md").read_text(encoding="utf-8")
 EQUATIONS = range(1, 17)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from prota.presets import BACKBONES, PRESETS
-from tests.conftest import REPOSITORY
 from tests.library.worlds import write_clips
+from tests.processes import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 

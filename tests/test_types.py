@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prota.types import PreparedTokens, TokenGaussians, Tokens, pad_tokens
+from prota.types import REST, Explanation, PreparedTokens, TokenGaussians, Tokens, Word, pad_tokens
 
 
 def prepared(lengths: list[int], spread: bool = True) -> PreparedTokens:
@@ -71,3 +71,43 @@ def test_padding_is_zero() -> None:
     assert pad_tokens(torch.ones(1, 1, 2), 2).tolist() == [[[1, 1], [0, 0]]]
     with pytest.raises(ValueError, match="3 tokens do not fit into 2"):
         pad_tokens(torch.ones(2, 3), 2)
+
+
+def explanation(tokens: int, frames: int = 3, gaussians: bool = True) -> Explanation:
+    """Random numbers, some of them negative."""
+    words, video = torch.randn(5, tokens), torch.randn(4, frames)
+    return Explanation(
+        similarities=torch.randn(tokens, frames),
+        text_low=words[0],
+        video_low=video[0],
+        text_intra=words[1],
+        video_intra=video[1],
+        text_inter=words[2] if gaussians else None,
+        video_inter=video[2] if gaussians else None,
+        text_weight=words[3],
+        video_weight=video[3],
+        text_uncertainty=words[4] if gaussians else None,
+        video_uncertainty=video[0] if gaussians else None,
+    )
+
+
+def test_pieces_of_a_word_are_one_word_and_the_rest_is_one_entry() -> None:
+    found = explanation(6)
+    cup, saucer, rest = found.by_word([Word("cup", (1,)), Word("saucer", (2, 3, 4))])
+    assert [(word.text, word.rest) for word in (cup, saucer, rest)] == [("cup", False), ("saucer", False), (REST, True)]
+    adds = found.text_contributions
+    for word, tokens in ((cup, [1]), (saucer, [2, 3, 4]), (rest, [0, 5])):
+        assert word.contribution == pytest.approx(float(adds[tokens].sum()), abs=1e-6)
+        assert word.weight == pytest.approx(float(found.text_weight[tokens].sum()), abs=1e-6)
+        assert word.intra == pytest.approx(float(found.text_intra[tokens].sum()), abs=1e-6)
+        assert word.inter == pytest.approx(float(found.text_inter[tokens].sum()), abs=1e-6)
+        assert word.uncertainty == pytest.approx(float(found.text_uncertainty[tokens].mean()), abs=1e-6)
+        assert word.similarities == pytest.approx(found.similarities[tokens].mean(dim=0).tolist(), abs=1e-6)
+    total = sum(word.contribution for word in (cup, saucer, rest)) + float(found.video_contributions.sum())
+    assert total == pytest.approx(found.score, abs=1e-6)
+
+
+def test_where_every_token_is_a_words_there_is_no_rest() -> None:
+    found = explanation(3, gaussians=False).by_word([Word("red", (0, 1)), Word("dog", (2,))])
+    assert [(word.text, word.inter, word.uncertainty) for word in found] == [("red", None, None), ("dog", None, None)]
+    assert [word.text for word in explanation(2).by_word([])] == [REST]

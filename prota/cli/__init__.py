@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import platform
 import sys
+import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -27,9 +29,16 @@ from prota.cli import (
     train,
 )
 from prota.cli.options import INTERRUPTED, RayCommand
-from prota.settings import ConfigError, first_line
+from prota.errors import ProtaError, one_line
 
 __all__ = ["app", "main"]
+
+# What a disk, a path or a connection can answer; other errors of the system are not a user's to mend.
+_SYSTEM = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE),
+    *(errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ECONNREFUSED, errno.ECONNRESET, errno.ETIMEDOUT, errno.EHOSTUNREACH),
+}
 
 # Wherever typer keeps it, of its own or of click's: what all mistakes in a command line are.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -74,7 +83,10 @@ def _before(
 
 
 def main() -> None:
-    """Run a command; what goes wrong is one line: exit code 2 for wrong usage, 1 for a failure, 130 for Ctrl-C."""
+    """Run a command. Exit status: 2 for wrong usage, 1 for a failure, each with one line; 130 for Ctrl-C.
+
+    What no user can mend is a bug, and gets a traceback.
+    """
     # Before torch is loaded: its threads sleep between operations instead of spinning, which would take the cores from
     # the decoders that work beside them.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -87,32 +99,33 @@ def main() -> None:
         code = app(standalone_mode=False)
     except _UsageError as error:
         _refuse(error)
-    except ConfigError as error:
-        _fail(str(error), 2)
-    except (ValueError, OSError, RuntimeError) as error:
-        # The project's own errors are ValueErrors and RuntimeErrors with a sentence; the first line says it all.
+    except ProtaError as error:
         if "PROTA_TRACEBACK" in os.environ:
             raise
-        _fail(_sentence(error), 1)
+        _fail(one_line(error), error.exit_status)
+    except OSError as error:
+        if "PROTA_TRACEBACK" in os.environ or error.errno not in _SYSTEM:
+            _report_bug()
+        _fail(one_line(error), 1)
+    except MemoryError:
+        _fail("out of memory", 1)
     except Exception as error:
-        if "PROTA_TRACEBACK" in os.environ:
-            raise
-        _fail(f"unexpected {type(error).__name__}: {first_line(error)} (PROTA_TRACEBACK=1 shows where)", 1)
+        if type(error).__name__ == "OutOfMemoryError":
+            # torch's, which is not imported for this.
+            _fail(f"out of memory on the GPU: {one_line(error)}", 1)
+        _report_bug()
     if code == INTERRUPTED:
         # A command that goes on later says so, and exits by itself.
         _fail_once("interrupted; nothing that was there before is lost", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _sentence(error: Exception) -> str:
-    """What went wrong; of the system's errors, which are numbers and names, in the order of a sentence."""
-    if not isinstance(error, OSError) or error.strerror is None or not isinstance(error.filename, str):
-        return first_line(error)
-    if isinstance(error, FileExistsError):
-        return f"{error.filename} cannot be a folder, there is a file of that name: give another"
-    if isinstance(error, NotADirectoryError):
-        return f"{error.filename} cannot be there, since a part of its path is a file: give another"
-    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+def _report_bug() -> NoReturn:
+    """Called where an exception is being handled."""
+    from importlib.metadata import version
+
+    traceback.print_exc()
+    _fail(f"this is a bug in prota {version('prota')}: please report it with the lines above", 1)
 
 
 def _refuse(error: Any) -> NoReturn:

@@ -26,8 +26,8 @@ def ablate(
 ) -> None:
     """Train and test the rows of an ablation table over seeds; the same command continues one that was stopped."""
     from prota.cli.train import Display, StopRequest
-    from prota.evaluation.ablation import ablation_table, run_table
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
+    from prota.training.ablation import ablation_table, run_table
 
     world = start_world(device)
     stop = StopRequest()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prota.cli.options import Data, Device, Overrides, load_system, progress, require_data
+from prota.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,11 +41,12 @@ def calibrate(
     import torch
 
     from prota.evaluation.evaluate import score_split
-    from prota.evaluation.report import Evaluation, SystemUnderTest, find_checkpoint
+    from prota.evaluation.report import Evaluation, SystemUnderTest
     from prota.library.calibration import Queries, facts_of
     from prota.library.calibration import calibrate as learn
     from prota.library.relevance import Relevance
     from prota.models.shipped import MODELS
+    from prota.runs import find_checkpoint
 
     folder = find_checkpoint(checkpoint)[0]
     if folder.parent.resolve() == MODELS.resolve():
@@ -58,7 +60,7 @@ def calibrate(
         own = SystemUnderTest.load(checkpoint, system.experiment, system.model.logit_scale.device)
         ours, theirs = own.model.config, system.model.config
         if (ours.score, ours.distribution) != (theirs.score, theirs.distribution):
-            raise ValueError(f"{fit_with} scores in another way than {checkpoint}: what it learns says nothing of that")
+            raise UsageError(f"{fit_with} scores in another way than {checkpoint}: what it learns says nothing of that")
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
             system.model, evaluation.reader, evaluation.split, evaluation.autocast,

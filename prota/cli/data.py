@@ -90,20 +90,21 @@ def prepare(
 
 def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
     """The files of all videos of some splits."""
+    from prota.data.splits import DataError
     from prota.data.videos import find_videos
 
     folder = experiment.data.videos
     found = find_videos(Path(folder).expanduser(), [video for split in splits for video in split.video_ids])
     total = sum(map(len, splits))
     if not found.paths:
-        raise ValueError(f"none of the {total} videos is in {folder}: set data.videos to their folder")
+        raise DataError(f"none of the {total} videos is in {folder}: set data.videos to their folder")
     typer.echo(f"{folder}: {len(found.paths)} of {total} videos found")
     return found.paths
 
 
 def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout: float, retry: bool) -> None:
     """The frame cache of an experiment, and a look at what is in it."""
-    from prota.frames.cache import CachePlan, FrameCache, fill_cache
+    from prota.frames.cache import CacheError, CachePlan, FrameCache, fill_cache
 
     settings, encoder = experiment.data, experiment.encoder
     plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)
@@ -127,4 +128,4 @@ def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout:
         typer.echo(f"  quarantined {video_id}: {reason}")
     problems = FrameCache.open(folder).verify()
     if problems:
-        raise ValueError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")
+        raise CacheError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from prota.evaluation.audit import Check
     from prota.evaluation.report import Evaluation, Measured
-    from prota.training.distributed import World
+    from prota.runtime import World
 
 __all__ = ["evaluate"]
 
@@ -157,7 +157,7 @@ def _refuse_strangers(matrix: bool, asks_a_model: bool, targets: bool) -> None:
 @contextmanager
 def _processes(device: str) -> Iterator[World]:
     """This process among those that torchrun started: all end together, and the first one talks."""
-    from prota.training.distributed import OtherProcessError, start_world
+    from prota.runtime import OtherProcessError, start_world
 
     try:
         world = start_world(device, by_cpu=True)

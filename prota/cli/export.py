@@ -53,10 +53,10 @@ def export(
             raise typer.BadParameter(f"{out} is in the folder of the run {folder}, which needs its files: give another")
     if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
         raise typer.BadParameter(f"{out} has other files in it: give a new folder")
-    from prota.evaluation.report import find_checkpoint
     from prota.experiment import Experiment
     from prota.library.relevance import Relevance
     from prota.model import ProTA
+    from prota.runs import find_checkpoint
     from prota.training.averaging import mean_model
 
     relevance = None

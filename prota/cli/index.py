@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["index"]
 
-Paths = Annotated[list[Path], typer.Argument(help="videos, or folders of them", show_default=False)]
+Paths = Annotated[list[Path], typer.Argument(help="videos and pictures, or folders of them", show_default=False)]
+Pictures = Annotated[
+    bool, typer.Option(help="index JPEG, PNG and WebP too, but not x.jpg beside x.mp4, which is a preview of it")
+]
 
 
 def index(
@@ -29,6 +32,7 @@ def index(
     fps: Annotated[float, typer.Option(min=0.01, help="frames looked at per second")] = 1.0,
     frames: Annotated[int, typer.Option(min=0, help="frames of a segment; 0: as many as the model takes")] = 0,
     overlap: Annotated[float, typer.Option(min=0, max=0.9, help="share of a segment that the next one repeats")] = 0.5,
+    pictures: Pictures = True,
     shots: Annotated[bool, typer.Option("--shots", help="let no segment cross a cut")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="remove videos whose files are gone")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="try bad files again")] = False,
@@ -38,7 +42,7 @@ def index(
     device: Device = "auto",
     ray: RayAddress = None,
 ) -> None:
-    """Bring a library up to date with folders of videos; the same command continues one that was stopped.
+    """Bring a library up to date with folders of videos and pictures; the same command continues one that was stopped.
 
     How videos are cut (--frames, --fps, --overlap, --shots) counts for files that are new or changed.
     """
@@ -49,7 +53,7 @@ def index(
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     # On a cluster, others encode; this process only has to know which model it is.
     opened = Library.open(library, model, "cpu" if ray else str(start_world(device).device))
@@ -57,7 +61,7 @@ def index(
     if frames > most:
         raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
     plan = SegmentPlan(frames or most, fps, overlap, shots)
-    options = IndexOptions(plan, workers or cores(), timeout, prune, retry)
+    options = IndexOptions(plan, workers or cores(), timeout, prune, retry, pictures=pictures)
     with _working(ray, device, workers) as work, _Display() as display:
         # Not before: Ray takes signals to itself when it connects.
         stop = StopRequest()
@@ -98,8 +102,13 @@ def _tell(report: IndexReport, library: str, gone: str) -> None:
         "already there at another path": report.duplicates, "bad": len(report.bad),
         "bad as before (--retry tries them again)": report.still_bad, gone: report.gone,
     }  # fmt: skip
-    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos found"
-    typer.echo(f"{library}: {counts}; {report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video")
+    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "nothing to index found"
+    new = f"{report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video"
+    typer.echo(f"{library}: {counts}; {new}" + (f" and {_pictures(report)}" if report.pictures else ""))
+
+
+def _pictures(report: IndexReport) -> str:
+    return f"{report.pictures:,} picture{'' if report.pictures == 1 else 's'}"
 
 
 def _on_one_line(path: str) -> str:
@@ -108,7 +117,7 @@ def _on_one_line(path: str) -> str:
 
 
 class _Display:
-    """Files, hours of video, rate and time left."""
+    """Files, hours of video, pictures, rate and time left."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -132,8 +141,10 @@ class _Display:
 
 
 def progress_note(report: IndexReport, elapsed: float) -> str:
-    """What the bar says: hours of video, rate, bad files, time taken and time left."""
+    """What the bar says: hours of video with the rate, pictures, bad files, time taken and time left."""
     parts = [f"{report.seconds / 3600:.2f} h of video", f"{report.seconds / max(1e-9, elapsed):.1f} x real time"]
+    if report.pictures:
+        parts = [*(parts if report.seconds else []), _pictures(report)]
     if report.bad:
         parts.append(f"{len(report.bad)} bad")
     parts.append(_clock(elapsed))

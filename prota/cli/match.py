@@ -15,7 +15,7 @@ __all__ = ["match"]
 
 
 def match(
-    clip: Annotated[Path, typer.Argument(help="video file", show_default=False)],
+    clip: Annotated[Path, typer.Argument(help="video or picture", show_default=False)],
     captions: Annotated[
         Path, typer.Argument(help="text file, a caption a line; -: standard input", show_default=False)
     ],
@@ -24,15 +24,17 @@ def match(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a caption")] = False,
     device: Device = "auto",
 ) -> None:
-    """Order captions by how well they describe a clip."""
+    """Order captions by how well they describe a clip or a picture."""
     lines = read_lines(captions)
     from prota.library.clips import match_captions
     from prota.model import ProTA
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     loaded = ProTA.from_pretrained(model).to(start_world(device).device)
     for found in match_captions(loaded, clip, lines)[:k]:
         if as_json:
             print_json(asdict(found))
         else:
-            typer.echo(f"{found.score:+.3f}  {found.start:7.1f} – {found.end:.1f} s  {found.caption}")
+            # Nothing is at any time of a picture.
+            when = f"{found.start:7.1f} – {found.end:.1f} s  " if found.end else ""
+            typer.echo(f"{found.score:+.3f}  {when}{found.caption}")

@@ -138,7 +138,7 @@ def load_system(
     """A run or model with its own data, or with those of another TOML file."""
     require_data(data, overrides)
     from prota.evaluation.report import SystemUnderTest
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     experiment = None if data is None else load_experiment(data, overrides)
     chosen = start_world(device).device if isinstance(device, str) else device

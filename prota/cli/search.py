@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_lines, show_table
+from prota.errors import ProtaError
 
 if TYPE_CHECKING:
     from prota.library.library import Library
@@ -26,11 +27,16 @@ def search(
     library: LibraryPlace = "library",
     where: Annotated[
         str | None,
-        typer.Option(help="filter, such as \"duration < 60 and path like '%beach%'\"; of copies, the first one counts"),
+        typer.Option(
+            help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
+            "a picture has the duration 0; of copies, the first one counts"
+        ),
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(help="find what looks like a clip: clip.mp4@12-20 in seconds, or clip.mp4 (its middle)"),
+        typer.Option(
+            help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
+        ),
     ] = None,
     queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
@@ -50,7 +56,7 @@ def search(
     from prota.library.library import Library
     from prota.library.place import Place
     from prota.library.records import LibraryError
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     try:
         clip = None if like is None else parse_clip(like)
@@ -100,16 +106,14 @@ def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> 
     found = []
     for hit in hits:
         entry: dict[str, Any] = {
-            "path": hit.video.path, "video_id": hit.video.video_id, "start": round(hit.start, 3),
-            "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score, "relevance": hit.relevance,
+            "path": hit.video.path, "video_id": hit.video.video_id, "kind": hit.video.kind,
+            "start": round(hit.start, 3), "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score,
+            "relevance": hit.relevance,
         }  # fmt: skip
         if explain:
             explanation = library.searcher.explain(query, hit.row)
-            pieces = library.model.text_encoder.pieces(query.text)
-            entry["words"] = [
-                {"word": word, "adds": float(adds)}
-                for word, adds in zip(pieces, explanation.text_contributions, strict=True)
-            ]
+            words = explanation.by_word(library.model.text_encoder.words(query.text))
+            entry["words"] = [{"word": word.text, "adds": word.contribution} for word in words]
             times = library.searcher.frame_times(hit.row)
             entry["frames"] = [
                 {"second": round(second, 3), "adds": float(adds)}
@@ -146,7 +150,7 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     for place, hit in enumerate(hits, start=1):
         table.add_row(
             str(place),
-            f"{_clock(hit.start)} – {_clock(hit.end)}",
+            "picture" if hit.video.kind == "picture" else f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
             "" if hit.relevance is None else f"{hit.relevance:.0%}",
             f"{hit.score:.3f}",
@@ -159,31 +163,34 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
 
 def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int) -> None:
     """Bars of what words and seconds add; they sum to the score."""
+    from rich.cells import cell_len
     from rich.markup import escape
 
     explanation = library.searcher.explain(query, hit.row)
-    pieces = library.model.text_encoder.pieces(query.text)
-    seconds = [_clock(value) for value in library.searcher.frame_times(hit.row)]
-    sides = ((pieces, explanation.text_contributions.tolist()), (seconds, explanation.video_contributions.tolist()))
-    largest = max(max(abs(value) for value in values) for _, values in sides) or 1.0
-    unsure = explanation.unsure
+    words = explanation.by_word(library.model.text_encoder.words(query.text))
+    times = library.searcher.frame_times(hit.row)
+    frames = ["the picture"] if hit.video.kind == "picture" else [_clock(time) for time in times]
+    rows = [(word.text, word.contribution) for word in words]
+    rows += zip(frames, explanation.video_contributions.tolist(), strict=True)
+    largest = max(abs(value) for _, value in rows) or 1.0
+    width = max(cell_len(name) for name, _ in rows)
     console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(_short(hit.video.path))})")
-    for side, (names, values) in enumerate(sides):
-        for index, (name, value) in enumerate(zip(names, values, strict=True)):
-            bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
-            note = "  (the model is unsure of this word)" if side == 0 and unsure[index] else ""
-            console.print(f"  {escape(name):>14} {value:+.4f} {bar}{note}", highlight=False)
+    for name, value in rows:
+        bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
+        padding = " " * (width - cell_len(name))
+        console.print(f"  {padding}{escape(name)} {value:+.4f} {bar}", highlight=False)
 
 
 def _open(hit: Hit) -> None:
-    """With mpv or vlc at the moment, else with whatever opens videos here."""
+    """A video with mpv or vlc at the moment; else, and a picture, with whatever opens its kind here."""
     import shutil
 
     for command in (["mpv", f"--start={hit.start:.1f}"], ["vlc", f"--start-time={hit.start:.1f}"]):
-        if shutil.which(command[0]):
+        if hit.video.kind == "video" and shutil.which(command[0]):
             subprocess.Popen([*command, "--", hit.video.path])
             return
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if not shutil.which(opener):
-        raise RuntimeError(f"no player found to open {hit.video.path}: install mpv or vlc")
+        remedy = ": install mpv or vlc" if hit.video.kind == "video" else ""
+        raise ProtaError(f"no program found to open {hit.video.path}{remedy}")
     subprocess.Popen([opener, hit.video.path])

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress
+from prota.errors import MissingPackageError
 
 __all__ = ["serve"]
 
@@ -48,7 +49,7 @@ def serve(
     needed = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
     missing = [package for module, package in needed.items() if find_spec(module) is None]
     if missing:
-        raise RuntimeError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
+        raise MissingPackageError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if ray is not None:
         from prota.cluster.ray import check
 

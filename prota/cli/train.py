@@ -25,7 +25,7 @@ from prota.cli.options import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from prota.training.checkpoint import TrainingState
+    from prota.runs import TrainingState
 
 __all__ = ["Display", "StopRequest", "train"]
 
@@ -41,8 +41,8 @@ def train(
 ) -> None:
     """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
     from prota.kernels.dispatch import using
+    from prota.runtime import OtherProcessError, start_world
     from prota.training.checkpoint import RunFolder
-    from prota.training.distributed import OtherProcessError, start_world
     from prota.training.train import Trainer
 
     experiment = load_experiment(config, overrides, start)

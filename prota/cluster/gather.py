@@ -20,12 +20,12 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from prota.cluster.shards import Part, Slot, default_shards, divide, for_stored
+from prota.errors import one_line
 from prota.library.encoding import stored_tokens
 from prota.library.finding import Coverage, Found, Ranked, without_file
 from prota.library.records import LibraryError
 from prota.library.snapshot import Rows, Snapshot
 from prota.scoring.score import ScoreHead
-from prota.settings import first_line
 from prota.types import PreparedTokens
 
 __all__ = ["Gather", "Shards", "merged"]
@@ -85,8 +85,8 @@ class Gather:
             except RayTaskError as error:
                 cause = getattr(error, "cause", error)
                 if isinstance(cause, LibraryError):
-                    refusals.append(first_line(cause))
-                self._tell(f"{asked[call].part.name}: {first_line(cause)}")
+                    refusals.append(one_line(cause))
+                self._tell(f"{asked[call].part.name}: {one_line(cause)}")
             except RayError:
                 asked[call].missed()
         if refusals and not answers:
@@ -231,4 +231,4 @@ class Shards:
                 gather.tend()
         except Exception as error:
             # Whatever it is, the next round may do better: without any, what dies stays dead.
-            _log.warning("the shards cannot be looked after: %s", first_line(error))
+            _log.warning("the shards cannot be looked after: %s", one_line(error))

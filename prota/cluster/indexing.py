@@ -27,12 +27,12 @@ import ray.data
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from prota.cluster.stages import Claims, EncodeOrder, Encoder, ReadOrder, Result, pack, read_files, unpack
+from prota.errors import ClusterError, one_line
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.library.working import Books, Finished, IndexOptions, Part
 from prota.model import ProTA
-from prota.settings import first_line
 
 __all__ = ["RayWork"]
 
@@ -139,7 +139,7 @@ class RayWork:
                 if rows:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > LOST and _machines() < machines:
-                    raise RuntimeError(
+                    raise ClusterError(
                         "a machine of the cluster was lost, and nothing has come from the others since: "
                         "the same command goes on from there"
                     )
@@ -242,4 +242,4 @@ def _explained(error: BaseException) -> Exception:
         if isinstance(inner, LibraryError):
             return LibraryError(str(inner))
         innermost, inner = inner, getattr(inner, "cause", None) or inner.__cause__
-    return RuntimeError(f"the cluster failed: {first_line(innermost)}; the same command goes on from there")
+    return RuntimeError(f"the cluster failed: {one_line(innermost)}; the same command goes on from there")

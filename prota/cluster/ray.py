@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from prota.settings import first_line
+from prota.errors import ClusterError, MissingPackageError, UsageError, one_line
 
 __all__ = ["LOCAL", "check", "connect", "is_address"]
 
@@ -30,16 +30,16 @@ def is_address(text: str) -> bool:
 def check(address: str) -> None:
     """RuntimeError or ValueError where there cannot be a cluster; costs nothing, unlike finding out by connecting."""
     if find_spec("ray") is None:
-        raise RuntimeError("--ray needs Ray: pip install 'ray[data,default]'")
+        raise MissingPackageError("--ray needs Ray: pip install 'ray[data,default]'")
     if address in (LOCAL, "auto"):
         return
     if (parts := _HOST_AND_PORT.fullmatch(address)) is None:
-        raise ValueError(f"--ray {address} is no address of a cluster: give host:port, auto, or nothing to start one")
+        raise UsageError(f"--ray {address} is no address of a cluster: give host:port, auto, or nothing to start one")
     try:
         socket.create_connection((parts[1], int(parts[2])), PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise RuntimeError(
-            f"no Ray cluster answers at {address} ({first_line(error)}): start one with `ray start --head`, "
+        raise ClusterError(
+            f"no Ray cluster answers at {address} ({one_line(error)}): start one with `ray start --head`, "
             "or leave the address out"
         ) from None
 
@@ -72,7 +72,7 @@ def connect(address: str = LOCAL) -> Iterator[str]:
             "somebody answers there; where that is a cluster with a token, as `ray start` makes it, set "
             "RAY_AUTH_MODE=token and have its ~/.ray/auth_token"
         )  # fmt: skip
-        raise RuntimeError(f"no Ray cluster at {address} ({first_line(error)}): {advice}") from None
+        raise ClusterError(f"no Ray cluster at {address} ({one_line(error)}): {advice}") from None
     try:
         yield f"http://{context.dashboard_url}" if context.dashboard_url else ""
     finally:

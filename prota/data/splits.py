@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from prota.errors import ProtaError
+
 __all__ = ["SPLITS", "Benchmark", "DataError", "Item", "Split", "SplitName", "examples", "hold_back"]
 
 SplitName = Literal["train", "val", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
-class DataError(ValueError):
+class DataError(ProtaError, ValueError):
     """Data that is missing, malformed or not what it claims to be: one line that says what and what to do."""
+
+    code = "data"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from torch import nn
 from prota.config import EncoderConfig
 from prota.encoders.text import FUNCTION_WORDS, HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
 from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
-from prota.settings import ConfigError, first_line
+from prota.errors import one_line
+from prota.settings import ConfigError
 
 __all__ = ["Towers", "load_towers", "rebuild_towers", "with_settings"]
 
@@ -62,7 +63,7 @@ def load_towers(config: EncoderConfig) -> Towers:
         # Whatever transformers says about a folder that is missing, foreign or cut short.
         source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
         raise ConfigError(
-            f"encoder: cannot load {source}: {first_line(error)} "
+            f"encoder: cannot load {source}: {one_line(error)} "
             "(give a hub id that this machine can reach, or a local folder)"
         ) from None
 

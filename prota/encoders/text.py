@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.types import Tokens
+from prota.types import Tokens, Word
 
 __all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
 __all__ += ["Tokenizer", "Word", "in_context"]
@@ -54,14 +54,6 @@ class TextBatch:
     def map(self, change: Any) -> TextBatch:
         """The same batch with ``change`` applied to every tensor."""
         return TextBatch(change(self.ids), change(self.mask), None if self.scored is None else change(self.scored))
-
-
-@dataclass(frozen=True)
-class Word:
-    """A word of a text as it was written, and which of the text's scored tokens stand for it."""
-
-    text: str
-    tokens: tuple[int, ...]
 
 
 class Tokenizer(Protocol):

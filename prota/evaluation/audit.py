@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from prota.errors import EvaluationError
 from prota.evaluation.metrics import RetrievalMetrics, retrieval_metrics
 
 __all__ = ["Check", "Score", "audit"]
@@ -55,7 +56,7 @@ def audit(
     Scores count as equal within ``tolerance`` times their range. The same seed asks the same questions.
     """
     if texts < 3 or videos < 3:
-        raise ValueError(f"{texts} texts and {videos} videos are too few to audit; give at least 3 of each")
+        raise EvaluationError(f"{texts} texts and {videos} videos are too few to audit; give at least 3 of each")
     if sample < 3 or tolerance < 0:
         raise ValueError(f"sample = {sample}, tolerance = {tolerance} are not allowed; allowed: from 3, from 0")
     generator = torch.Generator().manual_seed(seed)

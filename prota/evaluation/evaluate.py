@@ -21,10 +21,10 @@ from prota.data.batches import ClipReader, ReadAhead
 from prota.data.pictures import to_pictures
 from prota.data.splits import Split
 from prota.model import ProTA
-from prota.training.distributed import ALONE, World
+from prota.runtime import ALONE, World
 from prota.types import PreparedTokens
 
-__all__ = ["ScoredSplit", "autocast_for", "encode_videos", "score_split", "score_texts"]
+__all__ = ["ScoredSplit", "encode_videos", "score_split", "score_texts"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -38,13 +38,6 @@ class ScoredSplit:
     video_of_text: Tensor
     """[texts]."""
     videos: PreparedTokens
-
-
-def autocast_for(device: torch.device, precision: str) -> Callable[[], AbstractContextManager[object]]:
-    """How encoders run: bf16 on a GPU where asked for, fp32 elsewhere."""
-    if device.type == "cuda" and precision == "bf16":
-        return lambda: torch.autocast("cuda", dtype=torch.bfloat16)
-    return nullcontext
 
 
 @torch.inference_mode()

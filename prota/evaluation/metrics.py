@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from prota.errors import EvaluationError
 from prota.ranking import Ranks, rank_of_best, rank_of_target
 
 __all__ = [
@@ -101,11 +102,11 @@ def retrieval_metrics(
 
 def _check_targets(scores: Tensor, video_of_text: Tensor) -> None:
     if scores.dim() != 2:
-        raise ValueError(f"scores must be a matrix [texts, videos]; got {list(scores.shape)}")
+        raise EvaluationError(f"scores must be a matrix [texts, videos]; got {list(scores.shape)}")
     if video_of_text.shape != scores.shape[:1] or video_of_text.dtype != torch.long:
-        raise ValueError(
+        raise EvaluationError(
             f"video_of_text must be {scores.shape[0]} whole numbers, one per text; got "
             f"{list(video_of_text.shape)} of {video_of_text.dtype}"
         )
     if len(video_of_text) and not 0 <= int(video_of_text.min()) <= int(video_of_text.max()) < scores.shape[1]:
-        raise ValueError(f"video_of_text points outside the {scores.shape[1]} videos")
+        raise EvaluationError(f"video_of_text points outside the {scores.shape[1]} videos")

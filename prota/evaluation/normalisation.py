@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from prota.errors import EvaluationError
+
 __all__ = ["dual_softmax", "query_bank"]
 
 
@@ -29,7 +31,7 @@ def dual_softmax(scores: Tensor, temperature: float = 100.0) -> tuple[Tensor, Te
     _check("scores", scores)
     _check_temperature(temperature)
     if float(scores.max()) < 0:
-        raise ValueError(
+        raise EvaluationError(
             "all scores are negative, and dual softmax would reverse their order: use a score that is positive for "
             "good matches, or evaluate without it"
         )
@@ -52,7 +54,7 @@ def query_bank(scores: Tensor, bank_scores: Tensor, temperature: float = 20.0) -
     _check("bank_scores", bank_scores)
     _check_temperature(temperature)
     if bank_scores.shape[1] != scores.shape[1]:
-        raise ValueError(
+        raise EvaluationError(
             f"bank_scores are of {bank_scores.shape[1]} videos, scores of {scores.shape[1]}: score the bank texts with "
             "the same videos in the same order"
         )
@@ -69,9 +71,9 @@ def _is_best(scores: Tensor) -> Tensor:
 
 def _check(name: str, scores: Tensor) -> None:
     if scores.dim() != 2 or 0 in scores.shape:
-        raise ValueError(f"{name} must be a matrix [texts, videos] with both above 0; got {list(scores.shape)}")
+        raise EvaluationError(f"{name} must be a matrix [texts, videos] with both above 0; got {list(scores.shape)}")
     if not bool(torch.isfinite(scores).all()):
-        raise ValueError(f"{name} contain NaN or infinity and cannot be normalised: check the model or the file")
+        raise EvaluationError(f"{name} contain NaN or infinity and cannot be normalised: check the model or the file")
 
 
 def _check_temperature(temperature: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -18,33 +17,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 import prota
+from prota.errors import ProtaError
 from prota.files import write_atomically
+from prota.weights import fingerprint
 
 if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
-__all__ = ["CheckpointRecord", "Passport", "PassportError", "collect_environment", "fingerprint"]
+__all__ = ["CheckpointRecord", "Passport", "PassportError", "collect_environment"]
 
 _FORMAT, _VERSION = "prota-result", 1
-_WEIGHTS_FILE = "model.safetensors"
 _DIRECTIONS = {"text_to_video": "text → video", "video_to_text": "video → text"}
 _COLUMNS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "median_rank": "median", "mean_rank": "mean rank"}
 
 
-class PassportError(ValueError):
+class PassportError(ProtaError, ValueError):
     """A record that cannot be written or read; the message says what is wrong and what to do."""
 
-
-def fingerprint(checkpoint: str | Path) -> str:
-    """SHA-256 of a saved model's weights, from its folder or from model.safetensors itself."""
-    path = Path(checkpoint)
-    path = path / _WEIGHTS_FILE if path.is_dir() else path
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise PassportError(f"{path} cannot be read ({error.strerror}): give the folder of a saved model") from None
+    code = "result"
 
 
 @dataclass(frozen=True)

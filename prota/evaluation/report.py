@@ -16,7 +16,8 @@ from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
 from prota.data.splits import Benchmark, examples
-from prota.evaluation.evaluate import Progress, ScoredSplit, autocast_for, encode_videos, score_split, score_texts
+from prota.errors import EvaluationError
+from prota.evaluation.evaluate import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.evaluation.faithfulness import Faithfulness, measure_faithfulness
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
@@ -24,34 +25,15 @@ from prota.evaluation.normalisation import dual_softmax, query_bank
 from prota.evaluation.passport import CheckpointRecord, Passport, collect_environment
 from prota.experiment import Experiment
 from prota.kernels.dispatch import recorded
-from prota.model import ProTA, model_folder
-from prota.training.checkpoint import RunFolder, TrainingState
-from prota.training.distributed import ALONE, World
+from prota.model import ProTA
+from prota.runs import Run, RunError, TrainingState, find_checkpoint
+from prota.runtime import ALONE, World, autocast_for
 
-__all__ = ["Evaluation", "Measured", "SystemUnderTest", "find_checkpoint", "matrix_result", "read_matrix", "summarise"]
+__all__ = ["Evaluation", "Measured", "SystemUnderTest", "matrix_result", "read_matrix", "summarise"]
 
 Candidates = Literal["captions", "videos"]
 Normalisation = Literal["none", "dsl", "qbnorm"]
 _DSL = "dual softmax over the test set (DSL)"
-
-
-def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
-    """(model folder, rule, where its training stood): of a run its best on validation, or its last before the first.
-
-    Any other path names a model, see `prota.model.model_folder`. The folder of one checkpoint still knows its training;
-    that of any other model does not.
-    """
-    run = RunFolder(path)
-    if not run.is_run:
-        folder = model_folder(path)
-        return folder, "as given", TrainingState.read(folder)
-    for which in ("best", "last"):
-        chosen = run.checkpoint(which)
-        if chosen is not None:
-            state = run.state(which)
-            rule = f"best on validation at step {state.best_step}" if which == "best" else f"last, step {state.step}"
-            return chosen, rule, state
-    raise ValueError(f"{path} has no checkpoint yet: train on with the same command")
 
 
 def summarise(
@@ -84,11 +66,11 @@ class SystemUnderTest:
         """A checkpoint with its own data, or with those of another experiment; the model's settings are its own."""
         folder, rule, state = find_checkpoint(checkpoint)
         model = ProTA.from_pretrained(folder).to(device)
-        run, own = RunFolder(checkpoint), None
+        run, own = Run(checkpoint), None
         if run.is_run:
             own = run.experiment()
         if data is None and own is None:
-            raise ValueError(f"{checkpoint} is no run that knows its data: say with --data CONFIG what to evaluate on")
+            raise RunError(f"{checkpoint} is no run that knows its data: say with --data CONFIG what to evaluate on")
         source = data or own
         assert source is not None
         sections = source.model_dump() | model.config.model_dump()
@@ -102,7 +84,7 @@ class SystemUnderTest:
             trained = benchmark if own.data == experiment.data else load_benchmark(own.data)
             learned = trained.split("train")
             if state and state.data and state.data["train"] != learned.hash:
-                raise ValueError(
+                raise RunError(
                     f"the training captions or videos of {checkpoint} have changed since it was trained, so nobody "
                     "knows what it has seen: restore its annotations, or evaluate a copy that `prota export` made"
                 )
@@ -136,7 +118,7 @@ class Evaluation:
         wanted = system.benchmark.split(split)
         seen = system.trained_on & set(wanted.video_ids)
         if split != "train" and seen:
-            raise ValueError(
+            raise EvaluationError(
                 f"{len(seen)} of the {len(wanted)} {split} videos were trained on ({examples(sorted(seen))}): what is "
                 "measured on them says nothing; evaluate on another split"
             )
@@ -221,7 +203,7 @@ def _bank(benchmark: Benchmark) -> list[str]:
     """One caption of each training video, at most 10,000: queries that the test set knows nothing of."""
     bank = [item.captions[0] for item in benchmark.split("train").items if item.captions][:10_000]
     if not bank:
-        raise ValueError("no training video has a caption to make a query bank of: evaluate without qbnorm")
+        raise EvaluationError("no training video has a caption to make a query bank of: evaluate without qbnorm")
     return bank
 
 
@@ -234,14 +216,14 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
     if not isinstance(values, np.ndarray) or not (
         np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)
     ):
-        raise ValueError(f"{path} is not a .npy file of plain numbers")
+        raise EvaluationError(f"{path} is not a .npy file of plain numbers")
     # In double precision: rounding would make ties that are not there.
     scores = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
     if scores.dim() != 2:
-        raise ValueError(f"{path} has shape {list(scores.shape)}; it must be a matrix [texts, videos]")
+        raise EvaluationError(f"{path} has shape {list(scores.shape)}; it must be a matrix [texts, videos]")
     if targets is None:
         if scores.shape[0] != scores.shape[1]:
-            raise ValueError(
+            raise EvaluationError(
                 f"{path} is {scores.shape[0]} x {scores.shape[1]}, not square: give --targets FILE, each text's video"
             )
         return scores, torch.arange(len(scores))
@@ -250,13 +232,13 @@ def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
         try:
             listed = json.loads(targets.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{targets} is not JSON: {error}") from None
+            raise EvaluationError(f"{targets} is not JSON: {error}") from None
         plain = isinstance(listed, list) and all(type(number) is int for number in listed)
         owners = np.asarray(listed) if plain else None
     else:
         owners = _load_array(targets)
     if not isinstance(owners, np.ndarray) or owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer):
-        raise ValueError(f"{targets} must be a list of whole numbers, each text's video counted from 0")
+        raise EvaluationError(f"{targets} must be a list of whole numbers, each text's video counted from 0")
     return scores, torch.from_numpy(owners.astype(np.int64))
 
 
@@ -264,7 +246,7 @@ def _load_array(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError):
-        raise ValueError(f"{path} is not a .npy file of plain numbers: write it with numpy.save") from None
+        raise EvaluationError(f"{path} is not a .npy file of plain numbers: write it with numpy.save") from None
 
 
 def matrix_result(scores: Tensor, targets: Tensor, source: str, candidates: Candidates, dsl: bool) -> Passport:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from prota.evaluation.ablation import AblationResult, TableName, read_table
 from prota.figures.drawing import GREY, MARKS, FigureError, new_figure
+from prota.training.ablation import AblationResult, TableName, read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ import numpy as np
 
 from prota.experiment import Experiment
 from prota.figures.drawing import MARKS, FigureError
-from prota.training.checkpoint import RunFolder
+from prota.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ class RunGroup:
 
 def read_log(path: Path) -> RunLog:
     """The log of a run folder."""
-    run = RunFolder(path)
+    run = Run(path)
     if not run.is_run:
         raise FigureError(f"{path} is not a run: it has no experiment.toml; give folders that `prota train` wrote")
     try:

@@ -31,7 +31,7 @@ class Cloud:
 
     name: str
     tokens: tuple[str, ...]
-    """Words; of a video, the numbers of its frames."""
+    """The whole word of each token, empty for marks at a text's ends; for a video, the numbers of its frames."""
     places: tuple[tuple[float, float], ...]
     """By t-SNE; a panel's places have a mean square of 1 around their centre."""
     ellipses: tuple[tuple[float, float, float], ...] | None
@@ -102,7 +102,7 @@ def _panel(label: str, ranked: RankedSplit, choice: Choice) -> Panel:
         "its own video": ranked.video(choice.positive),
         "another video": ranked.video(choice.negative),
     }
-    words = tuple(ranked.model.text_encoder.pieces(choice.caption))
+    names = {token: word.text for word in ranked.model.text_encoder.words(choice.caption) for token in word.tokens}
     variance = ranked.model.config.score.distance == "variance"
     features = [_features(item) for item in items.values()]
     everything = np.concatenate(features)
@@ -117,7 +117,9 @@ def _panel(label: str, ranked: RankedSplit, choice: Choice) -> Panel:
         clouds.append(
             Cloud(
                 name=name,
-                tokens=words if name == "caption" else tuple(str(frame + 1) for frame in range(len(rows))),
+                tokens=tuple(
+                    names.get(token, "") if name == "caption" else str(token + 1) for token in range(len(rows))
+                ),
                 places=tuple((float(x), float(y)) for x, y in own),
                 ellipses=None if sigma is None else tuple(_ellipse(values, directions) for values in sigma),
                 log_var=None if sigma is None else float(2 * np.log(sigma).mean()),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from prota.errors import ProtaError
 from prota.files import write_atomically
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ _STYLE: dict[str, Any] = {
 }
 
 
-class FigureError(ValueError):
+class FigureError(ProtaError, ValueError):
     """A figure that cannot be drawn from what was given; the message says why and what to do."""
+
+    code = "figure"
 
 
 class Mark:
@@ -161,7 +164,7 @@ def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, wi
 def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> None:
     """Write each label near its point, apart from the other labels and points, with a line to it where that is far.
 
-    To be called last, when the limits of the axes are final.
+    To be called last, when the limits of the axes are final. Empty labels are skipped.
     """
     from adjustText import adjust_text
     from matplotlib.patheffects import withStroke
@@ -169,12 +172,16 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
     texts = [
         axes.text(*point, label, fontsize=7, color=colour, zorder=6)
         for label, point in zip(labels, points, strict=True)
+        if label
     ]
     for text in texts:
         # Lines may run below a word, never through it.
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    x, y = zip(*points, strict=True)
     adjust_text(
         texts,
+        x,
+        y,
         ax=axes,
         # By steps, not by the clock: the same numbers give the same file.
         iter_lim=1000,

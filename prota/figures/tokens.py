@@ -49,30 +49,32 @@ class TokenWeights:
 
     caption: str
     words: tuple[str, ...]
+    """Whole words; last, where there is one, the rest of the sentence."""
     positive: PairWeights
     negative: PairWeights
 
 
 def collect(ranked: RankedSplit, choice: Choice) -> TokenWeights:
-    """The pieces of both scores."""
-    text = ranked.text(choice.caption)
+    """The pieces of both scores, by whole words."""
+    text, words = ranked.text(choice.caption), ranked.model.text_encoder.words(choice.caption)
+    explained = {video: ranked.model.explain(text, ranked.video(video)) for video in (choice.positive, choice.negative)}
 
     def weights(video_id: str) -> PairWeights:
-        pieces = ranked.model.explain(text, ranked.video(video_id))
+        pieces, parts = explained[video_id], explained[video_id].by_word(words)
         return PairWeights(
             video=video_id,
             score=pieces.score,
             rank=ranked.rank(choice.caption, video_id),
-            text_intra=_floats(pieces.text_intra),
-            text_inter=None if pieces.text_inter is None else _floats(pieces.text_inter),
-            text_weight=_floats(pieces.text_weight),
+            text_intra=tuple(part.intra for part in parts),
+            text_inter=tuple(part.inter for part in parts if part.inter is not None) or None,
+            text_weight=tuple(part.weight for part in parts),
             video_intra=_floats(pieces.video_intra),
             video_inter=None if pieces.video_inter is None else _floats(pieces.video_inter),
             video_weight=_floats(pieces.video_weight),
         )
 
-    words = tuple(ranked.model.text_encoder.pieces(choice.caption))
-    return TokenWeights(choice.caption, words, weights(choice.positive), weights(choice.negative))
+    names = tuple(part.text for part in explained[choice.positive].by_word(words))
+    return TokenWeights(choice.caption, names, weights(choice.positive), weights(choice.negative))
 
 
 def _floats(values: Tensor) -> tuple[float, ...]:

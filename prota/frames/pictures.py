@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from prota.frames.timeline import DecodeError, Picture, Timeline
 __all__ = ["PICTURE_EXTENSIONS", "is_picture", "read_picture"]
 
 PICTURE_EXTENSIONS = ("jpg", "jpeg", "png", "webp")
+# What such a file may contain, whatever its extension: formats that browsers display. Others that Pillow reads, such as
+# EPS, run external programs.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
 def is_picture(path: Path) -> bool:
@@ -27,7 +31,8 @@ def read_picture(path: Path) -> tuple[Timeline, Picture]:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        with Image.open(path) as stored:
+        # Pillow warns of damaged metadata, and of pictures that are large but not refused.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as stored:
             codec = (stored.format or "").lower()
             picture = _to_rgb(ImageOps.exif_transpose(stored))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

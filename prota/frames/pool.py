@@ -24,11 +24,19 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any
 
-__all__ = ["DecodePool", "Outcome"]
+from prota.errors import ProtaError
+
+__all__ = ["DecodePool", "Outcome", "WorkerError", "end_with"]
 
 # A machine under load may take long to start Python; one that takes longer than this will not start it at all.
 START_LIMIT = 120.0
 PARENT_CHECK = 0.5
+
+
+class WorkerError(ProtaError, RuntimeError):
+    """Worker processes that cannot be started."""
+
+    code = "worker"
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class DecodePool:
             elif now >= deadline:
                 self._dismiss(worker)
                 if worker.key is None:
-                    raise RuntimeError(f"a decode worker did not start within {START_LIMIT:.0f} s")
+                    raise WorkerError(f"a decode worker did not start within {START_LIMIT:.0f} s")
                 yield worker.key, Outcome(None, f"took longer than {self.timeout:g} s", self.timeout)
 
     def _listen(self, worker: _Worker) -> Iterator[tuple[str, Outcome]]:
@@ -153,7 +161,7 @@ class DecodePool:
         except (EOFError, OSError):
             status = self._dismiss(worker, grace=1.0)
             if worker.key is None:
-                raise RuntimeError(f"decode workers cannot start ({_ending(status)}): see the messages above") from None
+                raise WorkerError(f"decode workers cannot start ({_ending(status)}): see the messages above") from None
             seconds = time.monotonic() - worker.started
             yield worker.key, Outcome(None, f"the decoder crashed ({_ending(status)})", seconds)
             return
@@ -203,7 +211,7 @@ def _work() -> None:
     connection, parent, memory = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     if memory:
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with(parent)
     try:
         connection.send("ready")
         while True:
@@ -230,11 +238,15 @@ def _answer(connection: Connection) -> None:
         connection.send((None, f"the result cannot be sent back: {_line(failure)}", seconds))
 
 
-def _end_with(parent: int) -> None:
-    """Leave when the parent has gone, even in the middle of a job; a killed parent cannot say goodbye."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_CHECK)
-    os._exit(1)
+def end_with(parent: int) -> None:
+    """Exit this process when its parent dies, even in the middle of a job: a killed parent cannot tell."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_CHECK)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _line(error: BaseException) -> str:

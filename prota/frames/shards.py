@@ -16,6 +16,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from prota.errors import ProtaError
 from prota.files import publish, write_atomically
 from prota.frames.transforms import Extent
 
@@ -31,8 +32,10 @@ Source = tuple[int, int]
 """Size and modification time (ns) of a video file; (-1, -1) where there is none."""
 
 
-class CacheError(ValueError):
+class CacheError(ProtaError, ValueError):
     """A folder that cannot be used as a frame cache; the message is one line."""
+
+    code = "frame-cache"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from prota.errors import ProtaError
+
 __all__ = ["COMPLETE_SHARE", "DecodeError", "Picture", "Timeline", "Times", "Transform", "end_of", "finished"]
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -18,8 +20,10 @@ Transform = Callable[[Picture], Picture]
 COMPLETE_SHARE = 0.9
 
 
-class DecodeError(ValueError):
+class DecodeError(ProtaError, ValueError):
     """A file that does not give the frames asked for; the message is one line."""
+
+    code = "decode"
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,11 @@ def _unsupported(items: PreparedTokens, config: ScoreConfig) -> str | None:
 
 
 def score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig) -> Tensor:
-    """`ScoreHead.score`, [A, B] float32, on torch's threads; ValueError where `supports` says no."""
+    """`ScoreHead.score` of every text with every video, [A, B] float32, on torch's threads.
+
+    A score depends on its pair alone, to the last bit: not on its place, its neighbours or the threads. ValueError
+    where `supports` says no.
+    """
     reason = supports(config, texts, videos)
     if reason:
         raise ValueError(f"the CPU kernel cannot score this: {reason}")

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from prota.errors import ProtaError
 from prota.files import publish
 
 __all__ = ["BuildError", "build", "load"]
@@ -28,8 +28,10 @@ _NATIVE = ("-march=native",)
 _TIME_LIMIT = 120
 
 
-class BuildError(RuntimeError):
+class BuildError(ProtaError, RuntimeError):
     """No compiler, or one that cannot build this; says so in one line."""
+
+    code = "build"
 
 
 @functools.cache
@@ -50,9 +52,8 @@ def load() -> ctypes.CDLL | str:
 
 def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
     """The shared library in ``folder``, compiled unless this source, CPU and compiler have been there before."""
-    compiler = _compiler()
-    command = [*compiler, *_FLAGS, *target, *_LINK]
-    path = folder / f"score-{_key(command, _run([*compiler, '--version']))}.so"
+    command = [*_compiler(), *_FLAGS, *target, *_LINK]
+    path = folder / f"score-{_key(command)}.so"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse_strangers(folder)
     if path.is_file():
@@ -97,21 +98,13 @@ def _compiler() -> list[str]:
     raise BuildError(f"the CPU kernel needs a C compiler: {chosen[0] if chosen else 'cc, gcc or clang'} not found")
 
 
-def _key(command: Sequence[str], version: str) -> str:
+def _key(command: Sequence[str]) -> str:
     """Changes with the source, the command, the compiler's version and the CPU."""
     sources = [(_FOLDER / name).read_text(encoding="utf-8") for name in (*_SOURCES, *_HEADERS)]
-    parts = (*sources, *command, version, platform.machine(), _cpu())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
-
-
-def _cpu() -> str:
-    """What -march=native depends on: model and instruction sets of the first core."""
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-    except OSError:
-        return platform.processor()
-    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part")
-    return "\n".join(line for line in first.splitlines() if line.split("\t")[0].split(":")[0].strip() in wanted)
+    # What a compiler predefines tells its version, and each instruction set of the CPU that it compiles for: a home
+    # folder may be shared by machines with different ones.
+    predefined = _run([*command, "-dM", "-E", "-x", "c", os.devnull])
+    return hashlib.sha256("\0".join((*sources, *command, predefined)).encode()).hexdigest()[:24]
 
 
 def _run(command: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from prota.config import ScoreConfig
+from prota.errors import UsageError
 from prota.kernels import cpu
 from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, Operand
 from prota.types import PreparedTokens
@@ -85,7 +86,7 @@ def choose(
     if lack is None:
         return chosen
     if backend != "auto":
-        raise ValueError(f"backend={backend!r} cannot compute this score: {lack}; allowed here: reference")
+        raise UsageError(f"backend={backend!r} cannot compute this score: {lack}; allowed here: reference")
     if chosen == "triton" and lack not in _said:
         _said.add(lack)
         _LOG.warning("scores are computed by the reference, not by the fused kernels: %s", lack)

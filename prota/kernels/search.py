@@ -65,6 +65,7 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k best videos of each text, best first: scores and places, [A, min(k, B)].
 
+    Videos of equal score come in the order of their places (see `prota.scoring.search.search` for which are equal).
     ``allowed`` [B] bool leaves videos out; where fewer than k are left, the rest score −inf.
     """
     queries = operand(pad_words(texts, _LEAST_COLUMNS), bank.common, bank.videos.direction.dtype)

@@ -1,4 +1,4 @@
-"""A clip as a query: what it looks like, and which of some captions it means."""
+"""A clip or a picture as a query: what it looks like, and which of some captions it means."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CaptionMatch", "ClipRange", "like_query", "match_captions", "parse_c
 
 @dataclass(frozen=True)
 class ClipRange:
-    """A video file, or a stretch of it."""
+    """A video file, or a stretch of it; or a picture."""
 
     path: Path
     start: float | None = None
@@ -106,6 +106,8 @@ def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: in
         content = reader.middle() if clip.start is None else reader.around(clip.start)
     name = clip.path.name
     if clip.start is not None and clip.end is not None:
+        if not content.duration:
+            raise LibraryError(f"{clip.path} is a picture, which has no stretch from {clip.start:g} to {clip.end:g} s")
         covered = np.minimum(content.ends, clip.end) - np.maximum(content.starts, clip.start)
         if covered.max() <= 0:
             raise LibraryError(f"{clip.path} shows nothing from {clip.start:g} to {clip.end:g} s: it is shorter")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prota.data.pictures import to_pictures
 from prota.library.reading import VideoContent
-from prota.library.records import ModelStamp, SegmentBatch
+from prota.library.records import LibraryError, ModelStamp, SegmentBatch
 from prota.library.snapshot import SegmentTokens
 from prota.model import ProTA
 from prota.types import PreparedTokens
@@ -46,7 +46,7 @@ def _padded(content: VideoContent, frames: int) -> VideoContent:
     """Segments of fewer frames than the model takes get places for the rest, because a library has one width."""
     missing = frames - content.mask.shape[1]
     if missing < 0:
-        raise ValueError(f"{content.mask.shape[1]} frames a segment are more than the model takes; allowed: {frames}")
+        raise LibraryError(f"{content.mask.shape[1]} frames a segment are more than the model takes; allowed: {frames}")
     if not missing:
         return content
     room = ((0, 0), (0, missing))
@@ -122,7 +122,7 @@ def _places(contents: Sequence[VideoContent]) -> np.ndarray:
 def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     stored = tensor.to(dtype)
     if not stored.isfinite().all():
-        raise ValueError(
+        raise LibraryError(
             "the model gave values that cannot be stored (not finite, or a variance above 65,504: "
             "lower distribution.log_var_max)"
         )

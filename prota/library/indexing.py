@@ -1,4 +1,4 @@
-"""Bringing a library up to date with folders of videos: what is new is read and encoded, what is known is not.
+"""Bringing a library up to date with folders of videos and pictures: what is new is encoded, what is known is not.
 
 This is the bookkeeping: which files are new, unchanged, moved, doubled, bad or gone. The work itself is that of
 `working`, here or on many machines. What is finished is committed every few seconds. A run that is stopped or killed
@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from prota.frames.pictures import is_picture
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
@@ -46,6 +47,8 @@ class IndexReport:
     """Path → reason."""
     gone: int = 0
     segments: int = 0
+    pictures: int = 0
+    """Of `indexed`."""
     seconds: float = 0.0
     """Of video that was encoded."""
     found: int = 0
@@ -106,7 +109,7 @@ class Indexer:
         self.work = work(store, model, self.options) if work else LocalWork(model, self.options, autocast)
         self.result = IndexReport()
         self._records = {record.path: record for record in store.videos()}
-        self._by_content = {record.video_id: record for record in self._records.values() if record.whole}
+        self._by_content = {record.video_id: record for record in self._records.values() if _is_right(record)}
         self._reading: dict[str, _Reading] = {}
         self._finished: list[Finished] = []
         self._failed: list[VideoRecord] = []
@@ -140,7 +143,7 @@ class Indexer:
     def _find(self, paths: Sequence[Path]) -> deque[FoundFile]:
         """The files to look at, before the first of them is read: without them nobody knows how much there is to do."""
         files: deque[FoundFile] = deque()
-        for found in walk(paths):
+        for found in walk(paths, self.options.pictures):
             if self.should_stop():
                 break
             if self.options.within and not below(found.path, self.options.within):
@@ -166,13 +169,13 @@ class Indexer:
             return False
         if known.state == "bad":
             return not self.options.retry
-        return known.state == "indexed" and known.whole
+        return known.state == "indexed" and _is_right(known)
 
     def examine(self, found: FoundFile, video_id: str) -> Verdict:
         """What a file that looks new or changed is, by its content."""
         path = str(found.path)
         known, twin = self._records.get(path), self._by_content.get(video_id)
-        if known is not None and known.video_id == video_id and known.whole:
+        if known is not None and known.video_id == video_id and _is_right(known):
             # Touched, or back again, but the same: only its date is new.
             self._keep(replace(known, size=found.size, modified=found.modified, state="indexed"))
             self.result.unchanged += 1
@@ -221,6 +224,7 @@ class Indexer:
             self._replace(record)
             self._finished.append((record, [reading.parts[first] for first in sorted(reading.parts)]))
             self.result.indexed += 1
+            self.result.pictures += record.kind == "picture"
             self.result.segments += record.segments
 
     def _give_up(self, reading: _Reading, reason: str) -> None:
@@ -280,6 +284,11 @@ class Indexer:
         if self._finished or others or self._left:
             self.work.save(self.store, self._finished, list(others.values()), self._left)
         self._changed, self._finished, self._failed, self._left = [], [], [], []
+
+
+def _is_right(record: VideoRecord) -> bool:
+    """Whether a file's segments are there and current: earlier versions indexed a picture, where given, as a video."""
+    return record.whole and (record.kind == "picture" or not is_picture(Path(record.path)))
 
 
 def _is_gone(path: str) -> bool:

@@ -7,14 +7,18 @@ from typing import Any, Literal
 
 import numpy as np
 
+from prota.errors import ProtaError
+
 __all__ = ["LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-class LibraryError(ValueError):
+class LibraryError(ProtaError, ValueError):
     """Something about a library that its user can mend; the message says what is wrong and what to do."""
+
+    code = "library"
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,11 @@ class VideoRecord:
     def whole(self) -> bool:
         """Whether its segments are in the library; a bad file has none."""
         return self.state != "bad" and self.segments > 0
+
+    @property
+    def kind(self) -> Literal["picture", "video"]:
+        """A picture has one segment of duration 0; a video lasts longer, even with one frame."""
+        return "picture" if self.whole and not self.duration else "video"
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from prota.errors import one_line
 from prota.files import write_atomically
 from prota.library.records import LibraryError
-from prota.settings import first_line
 from prota.types import PreparedTokens
 
 __all__ = ["LENGTH", "RISING", "SMALLEST", "UNCERTAINTY", "Fit", "Relevance", "features_of", "query_facts"]
@@ -115,7 +115,7 @@ class Relevance:
             low, high = (float(value) for value in record["usual"])
             return cls(Fit(weights, float(record["cutoff"]), int(record["largest"]), (low, high)), tokens)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LibraryError(f"{path} is damaged ({first_line(error)}): calibrate the model again") from None
+            raise LibraryError(f"{path} is damaged ({one_line(error)}): calibrate the model again") from None
 
 
 def query_facts(texts: PreparedTokens) -> Tensor:

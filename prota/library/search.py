@@ -96,7 +96,8 @@ def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor
 def _itself(query: Query, video_id: str, start: float, end: float) -> bool:
     if query.like is None or query.like[0] != video_id:
         return False
-    return start < query.like[2] and query.like[1] < end
+    # A picture has one segment, of length 0, which overlaps nothing.
+    return start == end or (start < query.like[2] and query.like[1] < end)
 
 
 class Searcher:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from prota.errors import UsageError
 from prota.frames.sampling import SAME_TIME, uniform_indices
+from prota.frames.timeline import DecodeError
 
 __all__ = ["Cut", "SegmentPlan", "cut_places", "find_cuts", "picture_changes", "plan"]
 
@@ -51,11 +53,11 @@ class SegmentPlan:
 
     def __post_init__(self) -> None:
         if isinstance(self.frames, bool) or not isinstance(self.frames, int) or self.frames < 1:
-            raise ValueError(f"frames = {self.frames} is not allowed; allowed: 1 or more")
+            raise UsageError(f"frames = {self.frames} is not allowed; allowed: 1 or more")
         if not (math.isfinite(self.fps) and self.fps > 0):
-            raise ValueError(f"fps = {self.fps} is not allowed; allowed: frames a second, above 0")
+            raise UsageError(f"fps = {self.fps} is not allowed; allowed: frames a second, above 0")
         if not 0 <= self.overlap < 1:
-            raise ValueError(f"overlap = {self.overlap} is not allowed; allowed: a share from 0 to below 1")
+            raise UsageError(f"overlap = {self.overlap} is not allowed; allowed: a share from 0 to below 1")
 
     @property
     def window(self) -> float:
@@ -91,7 +93,7 @@ def plan(times: Times, duration: float, plan: SegmentPlan, cuts: Iterable[float]
     end = max(float(duration), float(times[-1]))
     if not end / plan.step <= MOST_SEGMENTS:
         problem = f"{end:.0f} s of video would be more than {MOST_SEGMENTS} segments"
-        raise ValueError(f"{problem}: the time stamps are wrong, or else a smaller fps is needed")
+        raise DecodeError(f"{problem}: the time stamps are wrong, or else a smaller fps is needed")
     found: list[Cut] = []
     for first, last in _shots(times, end, cuts):
         for start, stop in _windows(first, last, plan):

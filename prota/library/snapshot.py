@@ -15,7 +15,7 @@ from prota.library.folder import Head, open_at_head
 from prota.library.place import Place
 from prota.library.problems import short
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
-from prota.library.tables import FILTERABLE, Catalogue, block, one_of, segment_schema, video_records
+from prota.library.tables import FILTERABLE, Catalogue, block, one_of, segment_schema, video_records, with_kind
 
 __all__ = ["Rows", "SegmentTokens", "Snapshot"]
 
@@ -199,7 +199,7 @@ class Snapshot:
 
     def _limited(self, where: str | None, within: range | None, hidden: Collection[str]) -> str | None:
         """A filter that also keeps to neighbouring rows and leaves out some contents, where it is to."""
-        parts = [] if where is None else [f"({where})"]
+        parts = [] if where is None else [f"({with_kind(where)})"]
         if within is not None:
             first, last = self._all_addresses()[[within.start, within.stop - 1]]
             parts.append(f"_rowid >= {first} AND _rowid <= {last}")
@@ -244,5 +244,5 @@ class Snapshot:
                 ) from error
             raise LibraryError(
                 f"cannot filter by {where!r} ({short(error)}): "
-                f"write an SQL condition over {', '.join(FILTERABLE)}, such as duration < 60"
+                f"write an SQL condition over kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -28,11 +29,15 @@ __all__ = [
     "stored",
     "video_records",
     "video_table",
+    "with_kind",
 ]
 
 COPIED = ("path", "duration", "width", "height", "fps", "codec", "modified")
 """What every segment repeats of its video, so that one filter can ask for both."""
 FILTERABLE = ("video_id", "index", "start", "end", *COPIED)
+# `kind` in a filter. It is computed and not stored, so that libraries from before pictures have it, too. Lance accepts
+# CASE only as a function's argument.
+KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
 
 # File names may hold bytes that are no UTF-8; Python shows them as lone surrogates, which Arrow cannot store. They are
 # kept as characters at the end of the last private plane, where no one's names are.
@@ -104,6 +109,11 @@ def one_of(column: str, values: Iterable[str]) -> str:
     """An SQL condition: the column holds one of these texts."""
     quoted = ", ".join("'" + stored(value).replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})"
+
+
+def with_kind(where: str) -> str:
+    """An SQL condition with `kind`, outside of quoted text, replaced by what computes it."""
+    return re.sub(r"'(?:[^']|'')*'|\bkind\b", lambda found: found[0] if found[0][0] == "'" else KIND, where, flags=re.I)
 
 
 def video_table(videos: Sequence[VideoRecord]) -> pa.Table:

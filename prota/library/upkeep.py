@@ -43,6 +43,7 @@ def info(folder: Where) -> dict[str, Any]:
             "folder": str(folder),
             "videos": {state: states[state] for state in ("indexed", "bad", "gone")},
             "bad": {video.path: video.reason for video in videos if video.state == "bad"},
+            "pictures": sum(video.kind == "picture" for video in videos if video.state == "indexed"),
             "segments": store.count(),
             "hours": round(sum(seconds.values()) / 3600, 3),
             "bytes": store.folder.size(),
@@ -228,10 +229,12 @@ def export(folder: Where, path: Path) -> None:
         table = store.segments().drop_columns("row")
         paths: dict[str, list[str]] = defaultdict(list)
         metadata: dict[str, dict[str, str]] = defaultdict(dict)
+        kinds = {video.video_id: video.kind for video in store.videos() if video.whole}
         for video in store.videos():
             paths[video.video_id].append(stored(video.path))
             metadata[video.video_id] |= {stored(key): stored(value) for key, value in video.metadata.items()}
         ids = table.column("video_id").to_pylist()
+        table = table.append_column("kind", pa.array([kinds[i] for i in ids], pa.string()))
         table = table.append_column("paths", pa.array([paths[i] for i in ids], pa.list_(pa.string())))
         table = table.append_column("metadata", pa.array([json.dumps(metadata[i]) for i in ids], pa.string()))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

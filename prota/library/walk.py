@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
+from prota.frames.pictures import PICTURE_EXTENSIONS
 from prota.library.records import LibraryError, VideoRecord
 
 __all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "placed", "under", "walk"]
@@ -31,7 +32,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file that may be a video."""
+    """A file that may be a video, or a picture."""
 
     path: Path
     """Absolute, by the name under which it was found: links in it are not resolved."""
@@ -53,15 +54,19 @@ class Unreadable:
     """One line, without the path."""
 
 
-def walk(paths: Sequence[Path]) -> Iterator[FoundFile | Unreadable]:
+def walk(paths: Sequence[Path], pictures: bool = False) -> Iterator[FoundFile | Unreadable]:
     """The files among `paths`, whatever their extension, and the videos in the folders among them, at any depth.
+
+    ``pictures``: also pictures, except previews. Players and downloaders write ``x.jpg`` or ``x.mp4.jpg`` beside
+    ``x.mp4``; a library with both would return every result twice. A preview that is among `paths` is taken. Without
+    ``pictures``, those among `paths` are skipped, too.
 
     Each file comes once, however many names lead to it, in an order that only names decide: path by path as given, the
     files of a folder before its subfolders, and links after everything else, so that a file's own name wins over a
     link to it. What starts with a dot is left out unless it is among `paths`. Links to folders are followed, each
     folder being visited once. Nothing is raised: what cannot be read is told in its place.
     """
-    return _Walk().over([Path(path) for path in paths])
+    return _Walk(pictures).over([Path(path) for path in paths])
 
 
 def content_id(path: Path) -> str:
@@ -111,7 +116,8 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 class _Walk:
     """One walk: what has been seen, and which links are still to be followed."""
 
-    def __init__(self) -> None:
+    def __init__(self, pictures: bool) -> None:
+        self._pictures = pictures
         self._folders: set[Identity] = set()
         self._files: set[Identity] = set()
         self._links: deque[Path] = deque()
@@ -123,17 +129,17 @@ class _Walk:
             yield from self._visit(self._links.popleft(), named=False)
 
     def _visit(self, path: Path, named: bool) -> Iterator[FoundFile | Unreadable]:
-        """Whatever lies there, links followed. Inside a folder, only videos and folders are spoken of."""
-        spoken_of = named or not path.suffix or _is_video_name(path.name)
+        """Whatever lies there, links followed. Inside a folder, files of other kinds are not reported."""
+        wanted = named or self._is_wanted(path.name)
         try:
             status = path.stat()
         except (OSError, ValueError) as error:
-            if spoken_of:
+            if wanted or not path.suffix:
                 yield Unreadable(_printable(path), _missing(path, error))
             return
         if stat.S_ISDIR(status.st_mode):
             yield from self._below(path)
-        elif named or _is_video_name(path.name):
+        elif wanted:
             yield from self._file(path, status, named)
 
     def _below(self, folder: Path) -> Iterator[FoundFile | Unreadable]:
@@ -155,15 +161,16 @@ class _Walk:
                 yield Unreadable(_printable(current), "the folder's name is not UTF-8; rename it")
                 continue
             subfolders = []
+            previews = _previews([entry.name for entry in entries])
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or entry.name in previews:
                     continue
                 try:
                     if entry.is_symlink():
                         self._links.append(Path(entry.path))
                     elif entry.is_dir(follow_symlinks=False):
                         subfolders.append(Path(entry.path))
-                    elif _is_video_name(entry.name):
+                    elif self._is_wanted(entry.name):
                         yield from self._file(Path(entry.path), entry.stat(follow_symlinks=False), named=False)
                 except OSError as error:
                     yield Unreadable(_printable(Path(entry.path)), f"cannot be read: {_reason(error)}")
@@ -171,7 +178,7 @@ class _Walk:
 
     def _file(self, path: Path, status: os.stat_result, named: bool) -> Iterator[FoundFile | Unreadable]:
         identity = (status.st_dev, status.st_ino)
-        if identity in self._files:
+        if identity in self._files or (_is_picture_name(path.name) and not self._pictures):
             return
         if not named and path.suffix[1:].lower() in PERHAPS_TEXT and stat.S_ISREG(status.st_mode) and _is_prose(path):
             return
@@ -185,9 +192,23 @@ class _Walk:
         else:
             yield FoundFile(path, status.st_size, status.st_mtime_ns)
 
+    def _is_wanted(self, name: str) -> bool:
+        """Whether a file in a folder is to be indexed, by its name."""
+        return _is_video_name(name) or (self._pictures and _is_picture_name(name))
+
+
+def _previews(names: Sequence[str]) -> set[str]:
+    """Of the files of a folder, the pictures that have the name of a video."""
+    videos = {part for name in names if _is_video_name(name) for part in (name, os.path.splitext(name)[0])}
+    return {name for name in names if _is_picture_name(name) and os.path.splitext(name)[0] in videos}
+
 
 def _is_video_name(name: str) -> bool:
     return os.path.splitext(name)[1][1:].lower() in VIDEO_EXTENSIONS
+
+
+def _is_picture_name(name: str) -> bool:
+    return os.path.splitext(name)[1][1:].lower() in PICTURE_EXTENSIONS
 
 
 def _is_prose(path: Path) -> bool:

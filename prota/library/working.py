@@ -41,6 +41,8 @@ class IndexOptions:
     """Remove videos whose files are gone, instead of marking them."""
     retry: bool = False
     """Try bad files again."""
+    pictures: bool = True
+    """Index pictures, too. False removes none from the library."""
     within: tuple[str, ...] = ()
     """Real paths of folders; a file that a link leads to from elsewhere is passed over. Empty: none is."""
 

@@ -8,14 +8,18 @@ from pathlib import Path
 
 from PIL import Image
 
+from prota.errors import ProtaError
+
 __all__ = ["SOURCES", "SamplesError", "Source", "open_picture", "picture_path"]
 
 PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 INSTALL = "pip install scikit-image scikit-learn matplotlib"
 
 
-class SamplesError(RuntimeError):
+class SamplesError(ProtaError, RuntimeError):
     """Why no clips can be made; the message is one line."""
+
+    code = "samples"
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,13 @@ def search(
 ) -> tuple[Tensor, Tensor]:
     """The k best videos of each text, best first: scores and places, [A, min(k, B)].
 
-    Videos of equal score keep their order. ``allowed`` [B] bool leaves videos out; where fewer than k are left, the
-    rest score −inf. On a GPU give a `VideoBank`, made once: it is searched without a score per video.
+    Videos of equal score keep their order, on every device. Identical videos have equal scores where the fused pass
+    for CPUs scores them, which rounds each pair by itself. The reference's matrix products (and those of Triton's
+    interpreter) are rounded by the BLAS of the machine, some of them by position, and a GPU repairs whole tiles: there
+    the scores of identical videos may differ in the last bits, and their order with them.
+
+    ``allowed`` [B] bool leaves videos out; where fewer than k are left, the rest score −inf. On a GPU give a
+    `VideoBank`, made once: it is searched without a score per video.
     """
     if k < 1:
         raise ValueError(f"k = {k} is not allowed; allowed: 1 or more")

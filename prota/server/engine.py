@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from prota.errors import one_line
 from prota.library.place import Place, Where
 from prota.library.records import ModelStamp, VideoRecord
 from prota.models import shipped
 from prota.server.folders import Folders
 from prota.server.problems import ProblemError
 from prota.server.waiting import Batcher, Kept
-from prota.settings import first_line
 
 if TYPE_CHECKING:
     from prota.cluster.gather import Shards
@@ -45,12 +45,14 @@ class View:
     """Grows with each view of a server; versions may repeat where a library is made anew."""
     store: Store
     videos: dict[str, VideoRecord]
-    """By content; of several copies, the first whose file was there when it was indexed."""
+    """By content, pictures too; of several copies, the first whose file was there when it was indexed."""
     folders: Folders
     hours: float
     """Of all videos."""
     searcher: Searcher | None
     """None until the model is there."""
+    pictures: int = 0
+    """How many of the videos are pictures."""
 
     @property
     def version(self) -> int:
@@ -151,7 +153,7 @@ class Engine:
             try:
                 self._take_over()
             except Exception as error:
-                self._complain(first_line(error))
+                self._complain(one_line(error))
                 # A model that cannot be read is not to be read all the time.
                 pause = _PATIENCE * self.refresh
             self._wake.wait(pause)
@@ -207,7 +209,8 @@ class Engine:
     def _next(self, store: Store, videos: dict[str, VideoRecord], folders: Folders, searcher: Searcher | None) -> View:
         self._views += 1
         hours = sum(record.duration for record in videos.values()) / 3600
-        return View(self._views, store, videos, folders, hours, searcher)
+        pictures = sum(record.kind == "picture" for record in videos.values())
+        return View(self._views, store, videos, folders, hours, searcher, pictures)
 
     def _new_searcher(self, store: Store, finder: Finder | None = None) -> Searcher:
         from prota.library.search import Searcher
@@ -232,7 +235,7 @@ class Engine:
     def _load(self, store: Store) -> None:
         from prota.library.encoding import stamp_of
         from prota.library.library import Library
-        from prota.training.distributed import start_world
+        from prota.runtime import start_world
 
         self._library, self._stamp = None, None
         library = Library.open(self.folder, self.model, str(start_world(self.device).device))

@@ -1,6 +1,6 @@
 """An index job as a process of its own: searches go on beside it, and it can be ended without harm.
 
-Its progress goes to stdout as lines of JSON. It ends when it is told to, or when the server that started it has gone.
+Its progress goes to stdout as lines of JSON. It ends when it is told to, or when the server that started it dies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prota.settings import first_line
+from prota.errors import one_line
+from prota.frames.pool import end_with
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -41,6 +42,7 @@ class IndexOrder:
     within: tuple[str, ...]
     workers: int
     timeout: float
+    pictures: bool = True
 
 
 def command(order: IndexOrder) -> list[str]:
@@ -54,7 +56,8 @@ def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
     share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
     return {
         "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
-        "bad": len(report.bad), "segments": report.segments, "seconds": round(report.seconds, 3),
+        "bad": len(report.bad), "segments": report.segments, "pictures": report.pictures,
+        "seconds": round(report.seconds, 3),
         "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
         "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
     }  # fmt: skip
@@ -80,13 +83,15 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(True))
     os.nice(_NICENESS)
+    # What is committed is whole at any moment; a file that takes minutes to read is not finished for no one.
+    end_with(parent)
     try:
-        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop) or os.getppid() != parent)
+        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
     except BrokenPipeError:
         # Nobody listens any more.
         os._exit(1)
     except Exception as error:
-        print(json.dumps({"error": first_line(error)}), flush=True)
+        print(json.dumps({"error": one_line(error)}), flush=True)
         sys.exit(1)
 
 
@@ -95,12 +100,12 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.library.library import Library
     from prota.library.place import Place
     from prota.library.segments import SegmentPlan
-    from prota.training.distributed import start_world
+    from prota.runtime import start_world
 
     place = Place.of(order.library)
     library = Library.open(place, order.model, str(start_world(order.device).device))
     plan = SegmentPlan(library.model.config.encoder.frames)
-    options = IndexOptions(plan, order.workers, order.timeout, within=order.within)
+    options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
     tell = _Teller(order.path)
     report = library.index(Path(order.path), options, tell, should_stop, wait=_WAIT)
     tell(report, at_once=True)

@@ -33,7 +33,7 @@ async def jobs(given: Given) -> list[JobRecord]:
 @router.post("", status_code=202)
 async def add_job(given: Given, wanted: JobRequest) -> JobRecord:
     """Index a file or folder, below one of the folders that the server may read."""
-    return given.jobs.add(wanted.path).record()
+    return given.jobs.add(wanted.path, wanted.pictures).record()
 
 
 @router.get("/{job}")

@@ -24,7 +24,7 @@ __all__ = ["Job", "Jobs", "order_for"]
 _GRACE = 10.0
 # Jobs that may wait, and those that are remembered when they have ended.
 _MOST_WAITING, _REMEMBERED = 16, 100
-_COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "seconds", "share")
+_COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
@@ -35,6 +35,8 @@ class Job:
 
     id: str
     path: str
+    pictures: bool = True
+    """Whether they are indexed, too."""
     state: JobState = "waiting"
     detail: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
@@ -66,9 +68,9 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name="prota-jobs", daemon=True)
         self._thread.start()
 
-    def add(self, path: str) -> Job:
+    def add(self, path: str, pictures: bool = True) -> Job:
         """A new job; ProblemError for a path that no one allowed, that is not there, or where too many wait."""
-        job = Job(secrets.token_hex(8), self._allowed(path))
+        job = Job(secrets.token_hex(8), self._allowed(path), pictures)
         with self._lock:
             if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
                 raise ProblemError(503, "too many jobs are waiting: try again later", {"Retry-After": "30"})
@@ -142,7 +144,7 @@ class Jobs:
                 self._note(job, "failed", f"the job could not be run: {error}")
 
     def _do(self, job: Job) -> None:
-        order = replace(self._order, path=job.path)
+        order = replace(self._order, path=job.path, pictures=job.pictures)
         with self._lock:
             if job.state != "waiting":
                 return

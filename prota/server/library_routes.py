@@ -31,7 +31,8 @@ async def library(given: Given) -> LibraryInfo:
     """What can be searched, and whether the model is there yet."""
     engine, view = given.engine, given.engine.view
     return LibraryInfo(
-        videos=len(view.videos) if view else 0,
+        videos=len(view.videos) - view.pictures if view else 0,
+        pictures=view.pictures if view else 0,
         segments=view.store.count() if view else 0,
         hours=round(view.hours, 4) if view else 0.0,
         model=Path(engine.model_name).name,
@@ -45,13 +46,14 @@ async def library(given: Given) -> LibraryInfo:
 
 @router.get("/videos/{video}")
 async def video(given: Given, video: VideoId) -> VideoDetails:
-    """A video of the library."""
+    """A video or a picture of the library."""
     return _details(given.engine.record(video))
 
 
 def _details(record: VideoRecord) -> VideoDetails:
     return VideoDetails(
         video=record.video_id,
+        kind=record.kind,
         title=title_of(record),
         folder=readable(Path(record.path).parent.name),
         duration=record.duration,

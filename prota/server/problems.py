@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
+from prota.errors import ProtaError
+
 __all__ = [
     "Problem",
     "ProblemError",
@@ -36,8 +38,10 @@ class Problem(BaseModel):
     detail: str
 
 
-class ProblemError(Exception):
-    """Something to tell the client, with the status it is told with."""
+class ProblemError(ProtaError):
+    """A request that cannot be answered, with its HTTP status."""
+
+    code = "request"
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)

@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from prota.errors import ProtaError
 from prota.library.place import Where
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
@@ -86,6 +87,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind((host.strip("[]"), port))
     except OSError as error:
         listening.close()
-        raise OSError(f"cannot listen at {host}:{port} ({error.strerror}): choose another --port or --host") from None
+        raise ProtaError(
+            f"cannot listen at {host}:{port} ({error.strerror}): choose another --port or --host"
+        ) from None
     listening.listen(512)
     return listening

@@ -14,6 +14,7 @@ __all__ = [
     "Health",
     "JobRecord",
     "JobRequest",
+    "Kind",
     "LibraryInfo",
     "LikeRequest",
     "MomentFound",
@@ -23,15 +24,17 @@ __all__ = [
     "WordShare",
 ]
 
+Kind = Literal["video", "picture"]
 VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class MomentFound(BaseModel):
-    """A stretch of a video that a search found."""
+    """A stretch of a video that a search found, or a picture; a picture's times are all 0."""
 
     segment: int = Field(description="row of the segment that speaks for it, in this version of the library")
-    video: str = Field(description="id of the video: SHA-256 of its content")
+    video: str = Field(description="id of the video or picture: SHA-256 of its content")
+    kind: Kind
     title: str
     folder: str
     start: float
@@ -59,7 +62,7 @@ class Answer(BaseModel):
 
 
 class LikeRequest(BaseModel):
-    """A stretch of a video of the library, as the query."""
+    """A stretch of a video of the library as the query; start and end are 0 for a picture."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,13 +72,13 @@ class LikeRequest(BaseModel):
 
 
 class WordShare(BaseModel):
-    """What a word adds to a score."""
+    """What a whole word adds to a score: contribution and weight are sums over its tokens."""
 
-    text: str
+    text: str = Field(description="as it was written")
     contribution: float
     weight: float
-    uncertainty: float | None
-    unsure: bool
+    uncertainty: float | None = Field(description="mean log variance of its tokens; null where they are points")
+    rest: bool = Field(description="true for the tokens that belong to no word, such as the marks at a text's ends")
 
 
 class FrameShare(BaseModel):
@@ -96,12 +99,13 @@ class Explained(BaseModel):
 
 
 class VideoDetails(BaseModel):
-    """A video of the library."""
+    """A video or a picture of the library."""
 
     video: str
+    kind: Kind
     title: str
     folder: str
-    duration: float
+    duration: float = Field(description="seconds; 0 for a picture")
     width: int
     height: int
     fps: float
@@ -126,8 +130,9 @@ class LibraryInfo(BaseModel):
     """What can be searched."""
 
     videos: int
+    pictures: int
     segments: int
-    hours: float
+    hours: float = Field(description="of all videos")
     model: str
     version: int
     state: Literal["loading", "ready", "failed"]
@@ -142,6 +147,7 @@ class JobRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     path: str = Field(min_length=1, max_length=4096)
+    pictures: bool = Field(True, description="whether pictures are indexed, too")
 
 
 class BadFile(BaseModel):
@@ -164,6 +170,7 @@ class JobRecord(BaseModel):
     unchanged: int
     bad: int
     segments: int
+    pictures: int = Field(description="of the files that were indexed")
     seconds: float = Field(description="of video that was encoded")
     share: float = Field(description="of the work that is done, 0 to 1")
     reasons: list[BadFile] = Field(description="the first 20 of the bad files")

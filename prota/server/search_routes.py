@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from prota.library.records import LibraryError
 from prota.server.problems import ProblemError, sentence
-from prota.server.schemas import Answer, Explained, LikeRequest
+from prota.server.schemas import Answer, Explained, Kind, LikeRequest
 from prota.server.searching import Filters, Wanted, answer, condition, explained, like_stored
 from prota.server.services import Given, Services
 from prota.server.uploads import received, upload_query
@@ -29,7 +29,9 @@ _MOST = 100
 Words = Annotated[str, Query(min_length=1, max_length=1000, description="what the moment shows, in words")]
 Row = Annotated[int, Query(ge=0, le=_LARGEST_ROW, description="row of a segment")]
 Version = Annotated[int | None, Query(ge=0, le=_LARGEST_ROW, description="of the library that the row is of")]
-Seconds = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
+Seconds = Annotated[
+    float | None, Query(ge=0, le=1e9, allow_inf_nan=False, description="of the video; pictures have no length")
+]
 
 
 def cleaned(text: str) -> str:
@@ -48,8 +50,9 @@ def _filters(
     folder: Annotated[str | None, Query(max_length=255, description="name of a folder; those below it count")] = None,
     after: Annotated[date | None, Query(description="changed on that day or later")] = None,
     before: Annotated[date | None, Query(description="changed on that day or earlier")] = None,
+    kind: Annotated[Kind | None, Query(description="videos alone, or pictures")] = None,
 ) -> Filters:
-    return Filters(min_duration, max_duration, folder or None, after, before)
+    return Filters(min_duration, max_duration, folder or None, after, before, kind)
 
 
 @router.get("/search")

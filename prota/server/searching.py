@@ -12,7 +12,7 @@ from prota.library.records import VideoRecord
 from prota.library.tables import one_of
 from prota.server.engine import View
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import Answer, Explained, FrameShare, MomentFound, TimelineSegment, WordShare
+from prota.server.schemas import Answer, Explained, FrameShare, Kind, MomentFound, TimelineSegment, WordShare
 
 if TYPE_CHECKING:
     from prota.library.search import BestSegments, Hit, Query, Searcher
@@ -39,15 +39,21 @@ class Filters:
     folder: str | None = None
     after: date | None = None
     before: date | None = None
+    kind: Kind | None = None
 
 
 def condition(filters: Filters, view: View) -> str | None:
     """Filters as SQL over the segments; nothing a client writes gets into it but numbers, dates and quoted names."""
     parts = []
+    if filters.kind is not None:
+        parts.append(f"kind = '{filters.kind}'")
     if filters.min_duration is not None:
         parts.append(f"duration >= {filters.min_duration!r}")
     if filters.max_duration is not None:
         parts.append(f"duration <= {filters.max_duration!r}")
+        if not filters.min_duration:
+            # A picture has no length: it is not a short video.
+            parts.append("duration > 0")
     if filters.after is not None:
         parts.append(f"modified >= timestamp '{filters.after.isoformat()} 00:00:00'")
     if filters.before is not None and filters.before < date.max:
@@ -66,6 +72,7 @@ def _moment(hit: Hit, version: int) -> MomentFound:
     return MomentFound(
         segment=hit.row,
         video=hit.video.video_id,
+        kind=hit.video.kind,
         title=title_of(hit.video),
         folder=readable(Path(hit.video.path).parent.name),
         start=round(hit.start, 3),
@@ -127,18 +134,22 @@ def answer(searcher: Searcher, query: Query, k: int, everything: bool, best: Bes
 
 
 def like_stored(view: View, video_id: str, start: float, end: float) -> Query:
-    """A stretch of a video of the library as a query: its segment that covers most of it, as it is stored."""
+    """A stretch of a video of the library as a query: its segment that covers most of it, as it is stored.
+
+    A picture's segment has length 0 and is covered by a stretch that includes 0.
+    """
     from prota.library.encoding import stored_tokens
     from prota.library.search import Query
 
     assert view.searcher is not None
-    if end <= start:
+    picture = view.videos[video_id].kind == "picture"
+    if end < start or (end == start and not picture):
         raise ProblemError(422, "end: must be after start")
     segments = view.store.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
     spans = list(zip(segments["row"], segments["start"], segments["end"], strict=True))
     covered = {row: min(last, end) - max(first, start) for row, first, last in spans}
     best = max(covered, key=lambda row: covered[row], default=None)
-    if best is None or covered[best] <= 0:
+    if best is None or covered[best] < 0 or (covered[best] == 0 and not picture):
         raise ProblemError(422, "the video shows nothing there: it is shorter")
     tokens = stored_tokens(view.store.tokens([best]), view.searcher.device)
     first, last = next((first, last) for row, first, last in spans if row == best)
@@ -150,22 +161,24 @@ def like_stored(view: View, video_id: str, start: float, end: float) -> Query:
 def explained(searcher: Searcher, query: Query, row: int) -> Explained:
     """Why a segment has its score."""
     found = searcher.explain(query, row)
-    words = searcher.model.text_encoder.pieces(query.text)
-    uncertainty = [None] * len(words) if found.text_uncertainty is None else found.text_uncertainty.tolist()
-    rows = zip(
-        words, found.text_contributions.tolist(), found.text_weight.tolist(), uncertainty, found.unsure, strict=True
-    )
+    words = found.by_word(searcher.model.text_encoder.words(query.text))
     columns = zip(
         searcher.frame_times(row), found.video_contributions.tolist(), found.video_weight.tolist(), strict=True
     )
     return Explained(
         score=found.score,
         words=[
-            WordShare(text=readable(text), contribution=adds, weight=weight, uncertainty=spread, unsure=unsure)
-            for text, adds, weight, spread, unsure in rows
+            WordShare(
+                text=readable(word.text),
+                contribution=word.contribution,
+                weight=word.weight,
+                uncertainty=word.uncertainty,
+                rest=word.rest,
+            )
+            for word in words
         ],
         frames=[FrameShare(time=round(time, 3), contribution=adds, weight=weight) for time, adds, weight in columns],
-        similarities=found.similarities.tolist(),
+        similarities=[list(word.similarities) for word in words],
     )
 
 

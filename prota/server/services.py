@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Depends, Request
 
+from prota.errors import one_line
 from prota.library.records import LibraryError
 from prota.server.engine import Engine
 from prota.server.jobs import Jobs
@@ -19,7 +20,6 @@ from prota.server.problems import ProblemError
 from prota.server.schemas import Answer
 from prota.server.searching import Wanted
 from prota.server.waiting import Batcher, Desk, Kept
-from prota.settings import first_line
 
 if TYPE_CHECKING:
     from prota.library.search import BestSegments, Query
@@ -64,7 +64,7 @@ class Services:
         except LibraryError as error:
             # A writer may have cleaned up what this version reads: the next look finds the new one.
             self.engine.look()
-            detail = first_line(error).replace(str(self.engine.folder), "the library")
+            detail = one_line(error).replace(str(self.engine.folder), "the library")
             raise ProblemError(503, detail, {"Retry-After": "2"}) from None
 
     async def encode(self, text: str) -> Query:

@@ -1,4 +1,4 @@
-"""Original videos, whole or in part: HTTP ranges of a file that the library names, never the client."""
+"""Original videos and pictures, whole or in part: HTTP ranges of a file that the library names, never the client."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from prota.server.problems import ProblemError
 __all__ = ["parse_range", "stream_video"]
 
 _CHUNK = 256 * 1024
+# By the format that was decoded: x.jpg may contain a PNG. MPO is a JPEG with further pictures, from some cameras.
+_PICTURES = {kind: f"image/{kind}" for kind in ("jpeg", "png", "webp", "gif", "bmp")} | {"mpo": "image/jpeg"}
+_UNKNOWN = "application/octet-stream"
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
@@ -51,7 +54,8 @@ def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range:
     headers["Cache-Control"] = "private, max-age=0, must-revalidate"
     if span is not None:
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{record.size}"
-    status, kind = (200 if span is None else 206), _media_type(record.path)
+    status = 200 if span is None else 206
+    kind = _PICTURES.get(record.codec, _UNKNOWN) if record.kind == "picture" else _media_type(record.path)
     if method == "HEAD":
         file.close()
         return Response(status_code=status, headers=headers, media_type=kind)
@@ -64,11 +68,13 @@ def _opened(record: VideoRecord) -> FileIO:
         # Without waiting: somebody may have put a pipe in its place.
         file = FileIO(os.open(record.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except (OSError, ValueError):
-        raise ProblemError(404, "the file of this video is not there any more: index its folder again") from None
+        raise ProblemError(
+            404, f"the file of this {record.kind} is not there any more: index its folder again"
+        ) from None
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != record.size:
         file.close()
-        raise ProblemError(409, "the file of this video has changed: index its folder again")
+        raise ProblemError(409, f"the file of this {record.kind} has changed: index its folder again")
     return file
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from prota.encoders.video import TemporalLayer
 from prota.model import ProTA
+from prota.weights import WeightsError
 
 __all__ = ["WeightAverage", "mean_model"]
 
@@ -100,16 +101,16 @@ def _require_alike(first: ProTA, other: ProTA) -> None:
         own, its = (getattr(model.config, section).model_dump(exclude=_ORIGINS) for model in (first, other))
         for name, value in own.items():
             if its[name] != value:
-                raise ValueError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
+                raise WeightsError(f"{section}.{name} is {value} and {its[name]}: such weights have no mean")
     # A temporal transformer that began as a copy of CLIP's layers has their activation, whichever that is.
     if _activations(first) != _activations(other):
-        raise ValueError("their temporal transformers have different activations: such weights have no mean")
+        raise WeightsError("their temporal transformers have different activations: such weights have no mean")
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (first, other)]
     if shapes[0] != shapes[1]:
-        raise ValueError("their towers are of different kinds: such weights have no mean")
+        raise WeightsError("their towers are of different kinds: such weights have no mean")
     strange, likeness = _least_alike(first, other)
     if likeness < _STRANGERS:
-        raise ValueError(
+        raise WeightsError(
             f"they did not begin from the same weights ({strange} has a cosine of {likeness:.2f}), which takes the "
             "same towers and the same train.seed: such weights have no mean"
         )

@@ -10,9 +10,9 @@ import torch
 
 from prota.data.batches import Array, Clips
 from prota.data.pictures import to_pictures
-from prota.evaluation.evaluate import autocast_for
 from prota.frames.cache import CachePlan
 from prota.model import ProTA
+from prota.runtime import autocast_for
 
 __all__ = ["FeatureClips", "feature_key"]
 

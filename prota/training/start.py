@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prota.config import Config
-from prota.evaluation.passport import fingerprint
-from prota.evaluation.report import find_checkpoint
 from prota.experiment import Experiment, TrainConfig
 from prota.model import ProTA, saved_config
+from prota.runs import find_checkpoint
+from prota.weights import fingerprint
 
 __all__ = ["Start", "config_of"]
 

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from prota.data.batches import Pair
 from prota.data.splits import Split
 from prota.encoders.text import PretrainedTokenizer, in_context
+from prota.errors import one_line
 from prota.model import ProTA
-from prota.settings import ConfigError, first_line
+from prota.settings import ConfigError
 
 __all__ = ["CaptionTeacher", "SentenceEncoder", "sentence_encoder"]
 
@@ -82,7 +83,7 @@ def _load(source: str) -> tuple[PretrainedTokenizer, Any]:
     except Exception as error:
         # Whatever transformers says about a folder that is missing, foreign or cut short.
         raise ConfigError(
-            f"train.teacher: cannot load {source}: {first_line(error)} "
+            f"train.teacher: cannot load {source}: {one_line(error)} "
             "(give a hub id that this machine can reach, or a local folder)"
         ) from None
 

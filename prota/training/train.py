@@ -20,13 +20,17 @@ from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
 from prota.data.splits import Split
 from prota.encoders.text import TextBatch
-from prota.evaluation.evaluate import autocast_for, score_split
+from prota.errors import ProtaError
+from prota.evaluation.evaluate import score_split
 from prota.evaluation.metrics import retrieval_metrics
 from prota.experiment import Experiment
 from prota.model import ProTA
+from prota.runs import RunError, TrainingState
+from prota.runtime import World, autocast_for
+from prota.settings import ConfigError
 from prota.training.averaging import WeightAverage
-from prota.training.checkpoint import RunFolder, TrainingState
-from prota.training.distributed import World, average_gradients
+from prota.training.checkpoint import RunFolder
+from prota.training.distributed import average_gradients
 from prota.training.features import FeatureClips, feature_key
 from prota.training.locality import Replaced, replace_words
 from prota.training.optim import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
@@ -42,8 +46,10 @@ __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
 _REPLACING = 1
 
 
-class NonFiniteLossError(RuntimeError):
+class NonFiniteLossError(ProtaError, RuntimeError):
     """The loss became NaN or infinite; the message names the batch."""
+
+    code = "non-finite-loss"
 
 
 class Reporter(Protocol):
@@ -107,7 +113,7 @@ class Trainer:
         sizes |= {f"sources.{name}": experiment.of_source(name).train.batch_size for name in experiment.sources}
         for section, size in sizes.items():
             if size % world.size:
-                raise ValueError(
+                raise ConfigError(
                     f"{section}.batch_size={size} cannot be shared by {world.size} processes; "
                     f"allowed: multiples of {world.size}"
                 )
@@ -177,12 +183,12 @@ class Trainer:
         """Train to the end, or until asked to stop; either way everything is saved."""
         state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
         if state.missing != self.missing and state.missing.keys() == self.missing.keys():
-            raise ValueError(
+            raise RunError(
                 f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
                 "it would not go on as it began; use the frame cache as it was, or another --out folder"
             )
         if state.data not in ({}, self.data):
-            raise ValueError(
+            raise RunError(
                 f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
                 "began; restore the annotations and the frame cache, or use another --out folder"
             )

@@ -16,11 +16,14 @@ import pytest
 
 from prota import Config
 from prota.cli import main
+from prota.errors import EvaluationError
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
 from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY, python
+
+pytestmark = pytest.mark.train
 
 
 def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -28,14 +31,12 @@ def prota(*arguments: object, cwd: Path = REPOSITORY, **variables: str) -> subpr
 
     In this process, which has torch loaded already; in one of its own where environment variables are given.
     """
-    command = ["prota", *map(str, arguments)]
+    command, code = ["prota", *map(str, arguments)], 0
     if variables:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"} | variables
-        command = [sys.executable, "-m", *command]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False
-        )
-    out, err, code = io.StringIO(), io.StringIO(), 0
+        with python("-m", *command, cwd=cwd, env=os.environ | {"COLUMNS": "120"} | variables) as process:
+            said = process.communicate()
+        return subprocess.CompletedProcess(command, process.returncode, *said)
+    out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.chdir(cwd)
         patch.setattr(sys, "argv", command)
@@ -194,7 +195,7 @@ def test_no_number_is_cut_in_a_narrow_window(tmp_path: Path) -> None:
 
 def test_the_scores_outlast_what_fails_later(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        raise ValueError("no result today")
+        raise EvaluationError("no result today")
 
     monkeypatch.setattr(Evaluation, "result", fail)
     matrix = tmp_path / "new" / "scores.npy"
@@ -294,13 +295,13 @@ def test_prepare_and_train_on_the_first_seconds(world_config: Path, tmp_path: Pa
         (["evaluate", "nowhere", "--device", "cpu"], 1, "nowhere"),
         (["evaluate", "--scores", "gone.npy"], 1, "prota: gone.npy: no such file or directory"),
         (["evaluate", "RUN", "--split", "exam"], 2, "'exam' is not one of 'test', 'val', 'train'"),
-        (["train", "CONFIG", "-o", "TEXT"], 1, "cannot be a folder, there is a file of that name: give another"),
+        (["train", "CONFIG", "-o", "TEXT"], 1, "cannot be a folder, a file of that name exists"),
         (["train", "CONFIG", "-o", "RUN", "-s", "train.epochs=x"], 2, "is not allowed; allowed: a valid integer\n"),
         (["evaluate", "--scores", "WIDE"], 1, "not square"),
         (["evaluate", "--scores", "TEXT"], 1, "is not a .npy file of plain numbers"),
         (["evaluate", "--scores", "NAN"], 1, "NaN or infinity"),
         (["evaluate", "--scores", "WORDS"], 1, "is not a .npy file of plain numbers"),
-        (["train", "CONFIG", "-o", "RUN", "--device", "cuda"], 1, "GPUs; allowed here: cpu"),
+        (["train", "CONFIG", "-o", "RUN", "--device", "cuda"], 2, "GPUs; allowed here: cpu"),
         (["evaluate", "--scores", "WIDE", "--audit"], 2, "they need a CHECKPOINT"),
         (["ablate", "CONFIG", "-o", "RUN", "--row", "magic"], 2, "no row magic in main"),
         (["evaluate", "--scores", "WIDE", "--save-scores", "out.npy"], 2, "they need a CHECKPOINT"),

@@ -17,6 +17,8 @@ from prota.types import PreparedTokens
 from tests.cli.test_commands import prota, succeeds
 from tests.library.worlds import toy_model, write_clips
 
+pytestmark = pytest.mark.train
+
 
 def stored_relevance() -> Relevance:
     tokens = PreparedTokens(torch.ones(2, 1, 4), None, torch.ones(2, 1), torch.ones(2, 1, dtype=torch.bool))

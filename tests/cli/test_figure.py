@@ -16,6 +16,8 @@ from tests.figures.logs import write_run
 from tests.figures.test_ablation import write_result
 from tests.training.runs import train
 
+pytestmark = pytest.mark.train
+
 
 def figure(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -93,7 +95,7 @@ def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, tmp_p
 
 def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n", encoding="utf-8")
-    from tests.conftest import REPOSITORY
+    from tests.processes import REPOSITORY
 
     result = prota("figure", "ablation", "gone", "-o", "a.png", PYTHONPATH=f"{tmp_path}:{REPOSITORY}", cwd=tmp_path)
     assert result.returncode == 1

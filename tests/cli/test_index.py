@@ -26,6 +26,12 @@ def test_no_time_is_left_before_the_first_and_after_the_last_file() -> None:
     assert progress_note(IndexReport(), 0.0) == "0.00 h of video, 0.0 x real time, 0:00:00"
 
 
+def test_pictures_have_no_hours() -> None:
+    assert progress_note(IndexReport(pictures=1), 2.0) == "1 picture, 0:00:02"
+    assert progress_note(IndexReport(pictures=1200, seconds=3600.0), 60.0).startswith("1.00 h of video, 60.0 x")
+    assert "1,200 pictures" in progress_note(IndexReport(pictures=1200, seconds=3600.0), 60.0)
+
+
 @pytest.mark.parametrize(
     ("given", "taken"),
     [

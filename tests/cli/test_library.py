@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,11 +14,14 @@ import pytest
 
 from prota.cli.search import _short
 from prota.files import hold
+from prota.types import REST
 from tests.cli.test_commands import prota, succeeds
-from tests.conftest import REPOSITORY
 from tests.library.mutants import index_mutants, write_mutants
 from tests.library.object_store import BUCKET, serving
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT, python, wait_until
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,16 @@ def test_a_narrow_window_folds_paths_and_nothing_else(world: Path, monkeypatch: 
     assert max(map(len, re.sub(r"\x1b\[[0-9;]*m", "", said.stdout).splitlines())) == 60
 
 
+def test_without_a_compiler_it_says_so_in_a_line_and_finds_the_same(world: Path, tmp_path: Path) -> None:
+    arguments = ("search", "red", "on", "the", "left", "-l", world / "lib", "--json", "--device", "cpu")
+    said = prota(*arguments, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+    assert said.returncode == 0
+    assert said.stderr.count("\n") == said.stderr.count("no-such-compiler") == 1
+    expected, found = (json.loads(output)["moments"] for output in (succeeds(*arguments), said.stdout))
+    assert [moment["path"] for moment in found] == [moment["path"] for moment in expected]
+    assert [moment["score"] for moment in found] == pytest.approx([moment["score"] for moment in expected], abs=1e-5)
+
+
 def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
     said = succeeds("search", "a red thing", "-l", world / "lib", "--json", "--explain", "--device", "cpu")
     answer = json.loads(said)
@@ -62,6 +73,7 @@ def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
     for moment in answer["moments"]:
         added = sum(part["adds"] for side in ("words", "frames") for part in moment[side])
         assert added == pytest.approx(moment["score"], abs=1e-5)
+        assert [part["word"] for part in moment["words"]] == ["a", "red", "thing", REST]
         assert moment["start"] <= moment["best"] <= moment["end"]
 
 
@@ -69,6 +81,9 @@ def test_explanations_are_drawn(world: Path) -> None:
     said = succeeds("search", "a red thing", "-l", world / "lib", "--explain", "-k", 1, "--device", "cpu")
     assert "why, adding up to" in said
     assert "█" in said or "░" in said
+    assert REST in said
+    assert "<start>" not in said
+    assert "unsure" not in said
 
 
 def test_queries_from_a_file(world: Path, tmp_path: Path) -> None:
@@ -88,6 +103,37 @@ def test_clips_as_queries(world: Path, tmp_path: Path) -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+def test_pictures_beside_videos(world: Path, tmp_path: Path) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    for colour, name in (("red", "photo.jpg"), ("blue", "other.png"), ("white", "red-left.jpg")):
+        write_picture(tmp_path / "v" / name, colour)
+    (tmp_path / "v" / "cut.webp").write_bytes(b"RIFF0000WEBP")
+    place = ("-l", tmp_path / "lib", "--device", "cpu")
+    arguments = ("index", tmp_path / "v", *place, "--model", world / "model", "--workers", 1)
+    assert "1 indexed;" in succeeds(*arguments, "--no-pictures")
+    result = prota(*arguments)
+    assert "2 indexed, 1 unchanged, 1 bad; 2 new segments of 0.00 hours of video and 2 pictures" in result.stdout
+    assert "cut.webp: " in result.stderr
+    assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["pictures"] == 2
+
+    def found(*more: object) -> dict[str, str]:
+        moments = json.loads(succeeds("search", *more, *place, "--json"))["moments"]
+        return {Path(moment["path"]).name: moment["kind"] for moment in moments}
+
+    pictures = {"photo.jpg": "picture", "other.png": "picture"}
+    assert found("red") == pictures | {"red-left.mp4": "video"}
+    assert found("red", "--where", "kind = 'picture' AND path LIKE '%.jpg'") == {"photo.jpg": "picture"}
+    assert found("--like", tmp_path / "v" / "photo.jpg") == {"other.png": "picture", "red-left.mp4": "video"}
+    assert found("--like", tmp_path / "v" / "red-left.jpg").keys() == {"photo.jpg", "other.png", "red-left.mp4"}
+    said = succeeds("search", "red", *place, "--explain", "--where", "kind = 'picture'")
+    assert said.count("picture │") == 2
+    assert "0:00" not in said
+    (tmp_path / "captions.txt").write_text("a red thing\n", encoding="utf-8")
+    clip = (tmp_path / "v" / "photo.jpg", tmp_path / "captions.txt", "--model", world / "model", "--device", "cpu")
+    assert " s " not in succeeds("match", *clip)
+    assert "good" in succeeds("library", "verify", "--deep", "-l", tmp_path / "lib")
+
+
 def test_upkeep(world: Path, tmp_path: Path) -> None:
     assert json.loads(succeeds("library", "info", "-l", world / "lib"))["segments"] == 3
     assert "good" in succeeds("library", "verify", "-l", world / "lib")
@@ -96,6 +142,7 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+@pytest.mark.s3
 def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
     with serving():
         place, other = f"s3://{BUCKET}/cli/library", f"s3://{BUCKET}/cli/other"
@@ -131,7 +178,7 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
         (["search", "--queries", "gone.txt", "-l", "LIB"], 2, "gone.txt cannot be read: No such file or directory"),
         (["search", "--queries", os.devnull, "-l", "LIB"], 2, f"{os.devnull} has no query: write one a line"),
         (["search", "--like", "clip.mp4@5-2", "-l", "LIB"], 2, "the stretch ends before it starts"),
-        (["index", "VIDEOS", "-l", __file__], 1, f"{__file__} cannot be a folder, there is a file of that name"),
+        (["index", "VIDEOS", "-l", __file__], 1, f"{__file__}: cannot be a folder, a file of that name exists"),
         (["search", "red", "-l", "nowhere"], 1, "no library at nowhere: make one with `prota index PATH"),
         (["search", "red", "-l", __file__], 1, f"no library at {__file__}: make one with `prota index PATH"),
         (["search", "red", "-l", "LIB", "--where", "colour = 3"], 1, "duration"),
@@ -169,20 +216,16 @@ def test_lines_without_words_are_passed_over(world: Path, tmp_path: Path) -> Non
 
 def test_one_ctrl_c_ends_the_wait_for_another_writer(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "lib", tmp_path / "lib")
-    command = [
-        *(sys.executable, "-m", "prota", "index", str(world / "videos"), "-l", str(tmp_path / "lib")),
-        *("--model", str(world / "model"), "--device", "cpu", "--wait", "300"),
-    ]
-    # What it says when it tells that it works on something: the bar, once the model is there and signals are taken.
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}
-    with hold(tmp_path / "lib" / "writer.lock"):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = ("-l", tmp_path / "lib", "--model", world / "model", "--device", "cpu", "--wait", 1e6)
+    command, environment = ("-m", "prota", "index", world / "videos", *options), os.environ | {"FORCE_COLOR": "1"}
+    with hold(tmp_path / "lib" / "writer.lock"), python(*command, env=environment) as process:
         assert process.stderr is not None
+        # What it says when it tells that it works on something: the bar, once the model is there and signals are taken.
         while "indexing" not in process.stderr.readline():
             assert process.poll() is None
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        said, complained = process.communicate(timeout=60)
+        said, complained = process.communicate()
     assert process.returncode == 130, complained
     assert "interrupted" in complained
     assert said == ""
@@ -191,22 +234,16 @@ def test_one_ctrl_c_ends_the_wait_for_another_writer(world: Path, tmp_path: Path
 def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
     sides = ("left", "right", "top", "bottom")
     write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "blue", "pink", "white") for s in sides))
-    command = [
-        sys.executable, "-m", "prota", "index", str(tmp_path / "v"), "-l", str(tmp_path / "lib"),
-        "--model", str(world / "model"), "--device", "cpu", "--workers", "1",
-    ]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "lib" / "library.json").exists():
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, complained = process.communicate(timeout=120)
+    options = ("-l", tmp_path / "lib", "--model", world / "model", "--device", "cpu", "--workers", 1)
+    command = ("index", tmp_path / "v", *options)
+    with python("-m", "prota", *command) as process:
+        wait_until((tmp_path / "lib" / "library.json").exists)
+        process.send_signal(signal.SIGINT)
+        _, complained = process.communicate()
     assert process.returncode in (0, 130), complained
     if process.returncode == 130:
         assert "the same command goes on from there" in complained
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    counts = again.stdout
-    assert "bad" not in counts
+    assert "bad" not in succeeds(*command)
     assert json.loads(succeeds("library", "info", "-l", tmp_path / "lib"))["segments"] == 16
     assert "good" in succeeds("library", "verify", "-l", tmp_path / "lib")
 
@@ -214,7 +251,7 @@ def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
 def test_damaged_files_are_searchable_or_listed_with_a_reason(shared: Path, tmp_path: Path) -> None:
     """As `python -m tests.library.mutants` does it with 200; see docs/results.md."""
     files = write_mutants(shared / "data" / "decode_tests", tmp_path / "videos", 12)
-    outcome = index_mutants(files, tmp_path, limit=240.0)
+    outcome = index_mutants(files, tmp_path, limit=LIMIT)
     assert outcome.problems == []
     assert outcome.indexed + sum(outcome.reasons.values()) == 12
     # If all or none were bad, the test would show little.

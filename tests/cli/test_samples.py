@@ -12,7 +12,7 @@ from prota.cli import app
 from prota.samples import making
 from prota.samples.scenes import CLIPS
 from tests.cli.test_commands import prota
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 
 def test_a_folder_of_clips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_without_the_extra_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     ("name", "code", "words"),
     [
         ("file", 2, "is a file; give a folder"),
-        ("file/clips", 1, "a part of its path is a file"),
+        ("file/clips", 1, "a part of this path is a file"),
         ("mine", 1, "is not a clip of"),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import prota
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 
 @pytest.mark.parametrize(

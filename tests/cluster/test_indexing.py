@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 
 from prota.cluster import indexing
@@ -28,35 +27,16 @@ from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
+from tests.cluster.conftest import NODE
 from tests.frames.clips import write_clip
-from tests.library.object_store import BUCKET, Proxy, now_and_then, serving
-from tests.library.worlds import toy_model, write_clips
+from tests.library.object_store import BUCKET, Proxy, now_and_then
+from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT
 from tests.small_world import COLOURS, SIDES, write_colour_clip
 
 # Half a second a segment: 64 of them, which is a part, are soon together.
-OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=60)
-NODE = {"num_cpus": 2, "object_store_memory": 2 * 10**8}
-# A node that is killed refuses at once, and is to be missed soon; by itself Ray asks five times, 3 s apart. One that is
-# only slow still has 10 s for each answer.
-WATCHFUL = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
-
-
-@pytest.fixture(scope="module")
-def proxy() -> Iterator[Proxy]:
-    with serving() as proxy:
-        yield proxy
-
-
-@pytest.fixture(scope="module")
-def cluster(proxy: Proxy) -> Iterator[Cluster]:
-    """A node, to which this process belongs. Its workers know from the environment where the object store is."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    head = {**NODE, "include_dashboard": False, "_system_config": WATCHFUL}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=LIMIT)
+pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module")
@@ -266,3 +246,19 @@ def test_what_went_wrong_is_told_in_the_words_of_who_knew() -> None:
     assert isinstance(indexing._explained(outer), LibraryError)
     outer.__cause__ = MemoryError("no memory\nat all")
     assert str(indexing._explained(outer)) == ("the cluster failed: no memory; the same command goes on from there")
+
+
+def test_pictures_are_those_of_a_single_machine(tmp_path: Path, cluster: Cluster, model: ProTA) -> None:
+    for number, kind in enumerate(("jpg", "png", "webp", "jpg")):
+        write_picture(tmp_path / "v" / f"{number}.{kind}", ("red", "green", "blue", "white")[number])
+    shutil.copy(tmp_path / "v" / "0.jpg", tmp_path / "v" / "copy.jpg")
+    (tmp_path / "v" / "broken.png").write_bytes(b"no picture")
+    write_clips(tmp_path / "v", "red-left")
+    write_picture(tmp_path / "v" / "red-left.jpg")
+    alone = index(tmp_path / "alone", model, tmp_path / "v")
+    together = index(tmp_path / "together", model, tmp_path / "v", work=partial(RayWork, encoders=1))
+    assert (together.indexed, together.pictures, together.duplicates, len(together.bad)) == (5, 4, 1, 1)
+    assert (alone.indexed, alone.pictures, alone.bad) == (5, 4, together.bad)
+    assert records(tmp_path / "alone") == records(tmp_path / "together")
+    assert same(rows(tmp_path / "alone"), rows(tmp_path / "together"))
+    assert upkeep.verify(tmp_path / "together") == []

@@ -44,6 +44,8 @@ def test_a_cluster_that_wants_a_token_is_told_of(monkeypatch: pytest.MonkeyPatch
         raise ConnectionError("Failed to connect to Ray cluster")
 
     monkeypatch.setattr("ray.init", refuse)
+    # This process may belong to the cluster of other tests.
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(RuntimeError, match=r"Failed to connect.*RAY_AUTH_MODE=token"), connect(address):

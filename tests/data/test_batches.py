@@ -15,7 +15,7 @@ from prota.data.batches import ClipReader, ReadAhead, count_batches, epoch_batch
 from prota.data.splits import DataError, Item, Split, SplitName
 from prota.experiment import Experiment
 from prota.frames.cache import CachePlan
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 
 def split(*captions: int) -> Split:

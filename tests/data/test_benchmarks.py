@@ -246,7 +246,7 @@ def test_folder_from_jsonl(tmp_path: Path) -> None:
     [
         ("x.csv", "", "has no rows below a header"),
         ("x.csv", "video,caption\n", "has no rows below a header"),
-        ("x.csv", "clip,caption\na,b\n", "line 2: no column video or video_id or file; there are: clip, caption"),
+        ("x.csv", "clip,caption\na,b\n", "line 2: no column video or video_id or file or id; there are: clip, caption"),
         ("x.csv", "video,title\na,b\n", "line 2: no column caption or sentence or text"),
         ("x.csv", "video,caption\na,one, two\n", "line 2: 3 columns where the header has 2; put a caption with commas"),
         ("x.csv", "video,caption\na\n", "line 2: 1 columns"),

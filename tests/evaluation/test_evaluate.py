@@ -8,18 +8,14 @@ import json
 import os
 import random
 import socket
-import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
-from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import multiprocessing
 
 from prota import Config, ProTA
 from prota.cli import main
@@ -28,8 +24,8 @@ from prota.data.splits import Item, Split
 from prota.evaluation import evaluate, report
 from prota.evaluation.report import Evaluation, Measured, SystemUnderTest
 from prota.experiment import Experiment
-from prota.training.distributed import ALONE, World
-from tests.conftest import REPOSITORY
+from prota.runtime import ALONE, World
+from tests.processes import in_processes, python
 
 # 7 videos and 14 captions, so 4 batches and 5 blocks, or with the usual sizes one of each: less than processes.
 SMALL = {"videos": 2, "texts": 3}
@@ -41,12 +37,6 @@ CASES = {
     "qbnorm": ("lda", [], "qbnorm", "captions", SMALL),
 }
 SIZES = (2, 3)
-
-
-def start(work: Callable[..., None], processes: int, *arguments: object) -> None:
-    """Run it in so many processes; copies of one that has loaded what takes seconds to load."""
-    set_forkserver_preload(["prota.evaluation.report", "transformers.models.clip.modeling_clip"])
-    multiprocessing.start_processes(work, args=arguments, nprocs=processes, start_method="forkserver")
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -179,10 +169,11 @@ def test_the_audit_scores_in_single_precision(models: Path, world_config: Path) 
 def together(request: pytest.FixtureRequest, models: Path, world_config: Path) -> tuple[Path, int]:
     """The folder with what several processes found, and how many they were."""
     size: int = request.param
-    start(_work, size, size, models, world_config)
+    in_processes(_work, size, size, models, world_config)
     return models, size
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", CASES)
 def test_many_processes_find_what_one_does(name: str, together: tuple[Path, int], world_config: Path) -> None:
     folder, size = together
@@ -197,6 +188,7 @@ def test_many_processes_find_what_one_does(name: str, together: tuple[Path, int]
     assert found["normalisation"] == alone.normalisation
 
 
+@pytest.mark.process
 def test_where_one_fails_all_end_and_one_says_why(together: tuple[Path, int]) -> None:
     folder, size = together
     first, second, *others = (json.loads((folder / f"ends-{size}-{rank}.json").read_text()) for rank in range(size))
@@ -232,6 +224,7 @@ def _say(rank: int, size: int, ports: list[int], commands: list[list[str]], fold
     (folder / f"said-{rank}.json").write_text(json.dumps(said))
 
 
+@pytest.mark.process
 def test_only_the_first_process_talks_and_writes(models: Path, world_config: Path, tmp_path: Path) -> None:
     matrix = np.random.default_rng(0).random((5, 5))
     np.save(tmp_path / "matrix.npy", matrix)
@@ -243,7 +236,7 @@ def test_only_the_first_process_talks_and_writes(models: Path, world_config: Pat
         ["evaluate", "--splat"],
     ]
     ports = [free_port() for _ in commands]
-    start(_say, 3, 3, ports, commands, tmp_path)
+    in_processes(_say, 3, 3, ports, commands, tmp_path)
     said = [json.loads((tmp_path / f"said-{rank}.json").read_text()) for rank in range(3)]
     for other in said[1:]:
         assert other == [["", ""]] * len(commands)
@@ -260,17 +253,18 @@ def test_only_the_first_process_talks_and_writes(models: Path, world_config: Pat
         assert err.count("\n") == 1
 
 
+@pytest.mark.process
 def test_torchrun_gives_the_metrics_of_one_process(models: Path, world_config: Path, tmp_path: Path) -> None:
     """As a user would, with the audit, which the first process does alone."""
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "prota"),
-        *("evaluate", str(models / "plain"), "--data", str(world_config), "--device", "cpu", "--audit"),
-        *("--json", str(tmp_path / "result.json")),
+        *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "prota"),
+        *("evaluate", models / "plain", "--data", world_config, "--device", "cpu", "--audit"),
+        *("--json", tmp_path / "result.json"),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, cwd=REPOSITORY)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("passed") == 9
+    with python(*command) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert output.count("passed") == 9
     subject = evaluation("plain", models, world_config)
     alone, _ = subject.run("none", "captions")
     assert json.loads((tmp_path / "result.json").read_text())["metrics"] == alone.metrics

@@ -79,6 +79,7 @@ def test_with_content_words_alone_they_carry_everything() -> None:
     assert again == found
 
 
+@pytest.mark.train
 def test_evaluate_measures_it_on_request(world_config: Path, tmp_path: Path) -> None:
     train(world_config, tmp_path / "run", "train.epochs=1")
     command = ["evaluate", str(tmp_path / "run"), "--faithfulness", "--json", str(tmp_path / "result.json")]

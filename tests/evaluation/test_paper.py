@@ -11,7 +11,7 @@ import pytest
 from prota.evaluation.paper import ABLATION, KERNELS, RESULTS, TEMPERATURE, PaperFigures, ablation_rows
 from prota.experiment import Experiment
 from prota.presets import BACKBONES, PRESETS
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 TABLES: list[Literal["main", "temperature", "kernels"]] = ["main", "temperature", "kernels"]
 PRINTED_NAMES = {

@@ -20,9 +20,10 @@ from prota.config import Config
 from prota.evaluation import passport as module
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import retrieval_metrics
-from prota.evaluation.passport import CheckpointRecord, Passport, PassportError, collect_environment, fingerprint
+from prota.evaluation.passport import CheckpointRecord, Passport, PassportError, collect_environment
 from prota.model import ProTA
 from prota.ranking import rank_of_target
+from prota.weights import WeightsError, fingerprint
 
 
 def example(**changes: Any) -> Passport:
@@ -218,7 +219,7 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     record = CheckpointRecord.of(tmp_path / "model", "last", 7)
     assert record == CheckpointRecord(str(tmp_path / "model"), "last", 7, expected)
     assert CheckpointRecord.of(tmp_path / "model", "last", 7, {"train": 2}).missing == {"train": 2}
-    with pytest.raises(PassportError, match="give the folder of a saved model"):
+    with pytest.raises(WeightsError, match="give the folder of a saved model"):
         fingerprint(tmp_path)
 
 

@@ -94,6 +94,7 @@ def test_what_is_not_installed_is_said_with_how_to_get_it(monkeypatch: pytest.Mo
         require_packages()
 
 
+@pytest.mark.process
 def test_importing_figures_imports_no_matplotlib() -> None:
     import subprocess
 
@@ -147,9 +148,10 @@ def test_labels_of_points_that_are_close_do_not_overlap_and_cover_no_point() -> 
     for _ in range(2):
         figure = new_figure(4.0)
         axes = figure.subplots()
-        points = [(float(x), float(y)) for x, y in np.random.default_rng(0).normal(0, 0.05, (12, 2))]
+        points = [(float(x), float(y)) for x, y in np.random.default_rng(0).normal(0, 0.05, (14, 2))]
         axes.set(xlim=(-1, 1), ylim=(-1, 1))
-        place_labels(axes, [f"word{number}" for number in range(12)], points, "black")
+        # A point without a label is not covered either.
+        place_labels(axes, ["", *(f"word{number}" for number in range(12)), ""], points, "black")
         boxes = [text.get_window_extent() for text in axes.texts]
         assert len(boxes) == 12
         assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))

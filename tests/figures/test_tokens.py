@@ -12,22 +12,27 @@ from PIL import Image
 from prota.figures.drawing import render
 from prota.figures.ranked import RankedSplit
 from prota.figures.tokens import PairWeights, TokenWeights, collect, draw
+from prota.types import REST
 
 
 def test_the_numbers_are_those_of_the_explained_scores(gaussians: RankedSplit) -> None:
     choice = gaussians.choose(None, None, None)
     numbers = collect(gaussians, choice)
     index = gaussians.captions.index(choice.caption)
+    words = gaussians.model.text_encoder.words(choice.caption)
+    assert numbers.words == (*(word.text for word in words), REST)
     for pair, video in ((numbers.positive, choice.positive), (numbers.negative, choice.negative)):
+        explained = gaussians.model.explain(gaussians.text(choice.caption), gaussians.video(video))
         assert pair.video == video
         assert pair.score == pytest.approx(float(gaussians.scores[index, gaussians.place(video)]), abs=1e-5)
         assert pair.text_inter is not None
+        # Of words of one token; the rest are two, whose weights are summed.
         product = np.array(pair.text_intra) * np.array(pair.text_inter)
-        assert pair.text_weight == pytest.approx(product.tolist(), rel=1e-5)
+        assert pair.text_weight[:-1] == pytest.approx(product[:-1].tolist(), rel=1e-5)
+        assert sum(pair.text_weight) == pytest.approx(float(explained.text_weight.sum()), rel=1e-5)
         assert sum(pair.video_intra) == pytest.approx(1)
         assert len(pair.video_weight) == 4
     assert len(numbers.words) == len(numbers.positive.text_weight)
-    assert numbers.words[0] == "<start>"
     assert numbers.positive.rank == float(gaussians.ranks()[index])
 
 

@@ -20,8 +20,10 @@ from prota.frames.cache import CacheError, CachePlan, FrameCache, Progress, fill
 from prota.frames.decode import Backend, decode_frames
 from prota.frames.sampling import middle_indices, uniform_indices
 from prota.frames.transforms import to_square
-from tests.conftest import REPOSITORY
 from tests.frames.clips import write_clip
+from tests.processes import REPOSITORY
+
+pytestmark = pytest.mark.process
 
 PLAN = CachePlan(frames=4, jitter=3, size=16)
 

@@ -17,6 +17,7 @@ from prota.frames.decode import DecodeError, available_backend, decode_frames, r
 from prota.frames.pool import DecodePool, Outcome
 from tests.frames.clips import number_of, write_clip
 from tests.frames.jobs import decode_all, decode_uniform
+from tests.processes import LIMIT
 
 needs_opencv = pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed")
 
@@ -24,7 +25,7 @@ needs_opencv = pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reaso
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DecodePool]:
     """OpenCV runs in a worker: two decoders in one process is one too many."""
-    with DecodePool(workers=1, timeout=60) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         yield pool
 
 
@@ -215,11 +216,12 @@ REASONS = {
 }
 
 
+@pytest.mark.process
 def test_files_that_decoders_trip_over(shared: Path) -> None:
     folder = shared / "data" / "decode_tests"
     with (folder / "manifest.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["file"]: row for row in csv.DictReader(file)}
-    with DecodePool(workers=2, timeout=30) as workers:
+    with DecodePool(workers=2, timeout=LIMIT) as workers:
         found = dict(workers.run(decode_uniform, ((name, str(folder / name)) for name in rows)))
     assert found.keys() == rows.keys()
     failed = {Path(name).name: outcome.error for name, outcome in found.items() if outcome.value is None}

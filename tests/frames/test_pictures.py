@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,23 @@ def test_a_preview_beside_a_video_is_not_taken_for_it(tmp_path: Path, world_conf
     names = {video: path.name for video, path in found.paths.items()}
     assert names == {"clip": "clip.mp4", "alone": "alone.png", "clip.jpg": "clip.jpg"}
     assert not found.duplicated
+
+
+def test_of_what_pillow_reads_only_what_browsers_show_is_opened(tmp_path: Path) -> None:
+    """A picture may go by another's name, and a hostile one be of a kind that starts another program."""
+    for kind in ("GIF", "BMP", "PNG"):
+        Image.fromarray(halves()).save(tmp_path / "other.jpg", kind)
+        assert read_timeline(tmp_path / "other.jpg").codec == kind.lower()
+    for kind in ("EPS", "TIFF", "PCX"):
+        Image.fromarray(halves()).save(tmp_path / "odd.jpg", kind)
+        with pytest.raises(DecodeError):
+            first(tmp_path / "odd.jpg")
+
+
+def test_what_pillow_minds_but_reads_is_not_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(halves()).save(tmp_path / "large.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 500)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert first(tmp_path / "large.png").shape == (20, 40, 3)
+    assert heard == []

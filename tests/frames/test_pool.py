@@ -8,24 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prota.frames.pool import DecodePool, Outcome
-from tests.conftest import REPOSITORY
 from tests.frames.jobs import double, large, misbehave
+from tests.processes import LIMIT, REPOSITORY, gone, python, wait_until
 
-
-def gone(pid: int) -> bool:
-    """Not running any more; one that only waits to be reaped by another counts as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+pytestmark = pytest.mark.process
 
 
 def children() -> set[int]:
@@ -33,16 +25,9 @@ def children() -> set[int]:
     return {int(pid) for pid in listing.split()}
 
 
-def until(condition: Any, limit: float = 20.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_every_item_gets_its_result_and_nothing_is_left() -> None:
     before = children()
-    with DecodePool(workers=2, timeout=30) as pool:
+    with DecodePool(workers=2, timeout=LIMIT) as pool:
         results = dict(pool.run(double, ((str(number), number) for number in range(50))))
         assert {key: outcome.value for key, outcome in results.items()} == {str(n): 2 * n for n in range(50)}
         assert all(outcome.error is None and outcome.seconds >= 0 for outcome in results.values())
@@ -57,7 +42,7 @@ def test_every_item_gets_its_result_and_nothing_is_left() -> None:
 def test_what_goes_wrong_is_told_and_the_rest_goes_on() -> None:
     before = children()
     kinds = ["fine", "exit", "raise", "segfault", "quit", "lambda", "good"]
-    with DecodePool(workers=1, timeout=30) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         found = dict(pool.run(misbehave, [(kind, kind) for kind in kinds]))
     assert found["exit"].error == "the decoder crashed (exit status 3)"
     assert found["segfault"].error == "the decoder crashed (SIGSEGV)"
@@ -75,7 +60,7 @@ def test_a_limit_of_years_is_one() -> None:
 
 
 def test_an_exception_does_not_cost_the_worker() -> None:
-    with DecodePool(workers=1, timeout=30) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         found = [outcome for _, outcome in pool.run(misbehave, [("1", "same"), ("2", "raise"), ("3", "same")])]
     assert found[0].value == found[2].value
 
@@ -90,7 +75,7 @@ def test_a_job_that_hangs_is_killed_and_replaced() -> None:
 
 
 def test_large_results_come_back_whole() -> None:
-    with DecodePool(workers=2, timeout=60) as pool:
+    with DecodePool(workers=2, timeout=LIMIT) as pool:
         for key, outcome in pool.run(large, [(str(number), number) for number in (1, 8, 30)]):
             assert outcome.value is not None
             assert outcome.value.shape == (int(key), 2**20)
@@ -106,7 +91,7 @@ def test_items_are_taken_only_when_there_is_room() -> None:
             yield str(taken), taken
 
     before = children()
-    with DecodePool(workers=2, timeout=30) as pool:
+    with DecodePool(workers=2, timeout=LIMIT) as pool:
         for finished, (_, outcome) in enumerate(pool.run(double, endless()), start=1):
             assert outcome.error is None
             # Besides what is finished: a result in hand and an item in work for each worker.
@@ -124,13 +109,13 @@ def test_the_next_item_is_begun_before_the_last_result_is_used() -> None:
             taken.append(key)
             yield key, 1
 
-    with DecodePool(workers=1, timeout=30) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         seen = [(key, "".join(taken)) for key, _ in pool.run(double, noted())]
     assert seen == [("a", "ab"), ("b", "abc"), ("c", "abc")]
 
 
 def test_arguments_and_jobs_that_cannot_travel_are_that_items_error() -> None:
-    with DecodePool(workers=1, timeout=30) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         found = dict(pool.run(double, [("bad", threading.Lock()), ("good", 1)]))
         assert "pickle" in str(found["bad"].error)
         assert found["good"].value == 2
@@ -141,7 +126,7 @@ def test_arguments_and_jobs_that_cannot_travel_are_that_items_error() -> None:
 
 def test_workers_that_cannot_start_are_an_error_not_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with DecodePool(workers=2, timeout=5) as pool, pytest.raises(RuntimeError, match="cannot start"):
+    with DecodePool(workers=2, timeout=LIMIT) as pool, pytest.raises(RuntimeError, match="cannot start"):
         list(pool.run(double, [("a", 1)]))
 
 
@@ -157,29 +142,23 @@ from prota.frames.pool import DecodePool
 from tests.frames.jobs import note_and_hang
 # Tests in the background of a shell inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with DecodePool(workers=2, timeout=100) as pool:
+with DecodePool(workers=2, timeout=1e9) as pool:
     list(pool.run(note_and_hang, [("a", sys.argv[1]), ("b", sys.argv[1])]))
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
 def test_workers_go_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(tmp_path)], cwd=REPOSITORY, stderr=subprocess.DEVNULL, process_group=0
-    )
-    try:
-        until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
+    with python("-c", PARENT, tmp_path, process_group=0) as parent:
+        wait_until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
         pids = [int(path.stem) for path in tmp_path.glob("*.worker")]
         os.killpg(parent.pid, how)
-        assert parent.wait(20) == -how
-        until(lambda: all(gone(pid) for pid in pids))
-    finally:
-        parent.kill()
-        parent.wait()
+        assert parent.wait() == -how
+        wait_until(lambda: all(gone(pid) for pid in pids))
 
 
 def test_memory_has_an_end_where_one_is_set() -> None:
-    with DecodePool(workers=1, timeout=60, memory=2**30) as pool:
+    with DecodePool(workers=1, timeout=LIMIT, memory=2**30) as pool:
         outcomes = dict(pool.run(bytearray, [("large", 2**31), ("small", 10)]))
     assert outcomes["large"].error == "decoding it takes more memory than there is, or than is allowed"
     assert outcomes["small"].value == bytearray(10)

@@ -29,6 +29,7 @@ def prepared(**score: object) -> tuple[ScoreHead, PreparedTokens, PreparedTokens
         return head, head.prepare_texts(texts), head.prepare_videos(videos)
 
 
+@pytest.mark.interpreter
 @needs_triton
 @torch.no_grad()
 def test_each_backend_runs_when_it_is_asked_for_and_all_agree() -> None:
@@ -44,6 +45,7 @@ def test_each_backend_runs_when_it_is_asked_for_and_all_agree() -> None:
         torch.testing.assert_close(scores, found[0], rtol=0, atol=2e-6)
 
 
+@pytest.mark.interpreter
 @needs_triton
 @pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])
 @torch.no_grad()
@@ -74,6 +76,7 @@ def test_auto_takes_the_fused_path_of_the_device() -> None:
     assert ran == [HOME, "reference"], "float64 is the reference's"
 
 
+@pytest.mark.interpreter
 @needs_triton
 def test_using_changes_what_auto_means_and_nothing_else() -> None:
     head, texts, videos = prepared()
@@ -105,6 +108,7 @@ def test_tokens_that_cannot_be_compared_are_refused_by_every_backend() -> None:
             head.score(texts, narrow, backend)
 
 
+@pytest.mark.interpreter
 @needs_triton
 def test_a_softmax_too_flat_for_the_kernels_is_left_to_the_reference() -> None:
     """What stands for padding would weigh something beside so little sharpness."""
@@ -118,6 +122,7 @@ def test_a_softmax_too_flat_for_the_kernels_is_left_to_the_reference() -> None:
             torch.testing.assert_close(actual.double(), head.reference_score(texts, videos), rtol=0, atol=2e-6)
 
 
+@pytest.mark.interpreter
 @needs_triton
 def test_gpus_that_are_too_old_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     head, texts, videos = prepared()
@@ -139,6 +144,7 @@ def test_what_a_backend_cannot_is_refused_where_it_was_asked_for() -> None:
     assert ran == ["reference"]
 
 
+@pytest.mark.interpreter
 @needs_triton
 def test_too_many_tokens_and_other_dtypes_are_left_to_the_reference() -> None:
     def lacks(words: int, frames: int, dtype: torch.dtype = torch.float32) -> str:
@@ -172,6 +178,7 @@ def test_without_triton_the_reference_serves_and_says_so_once(
     ]
 
 
+@pytest.mark.process
 def test_importing_needs_neither_triton_nor_a_compiler() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"

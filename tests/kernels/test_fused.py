@@ -24,6 +24,8 @@ from tests.kernels.fused_cases import (
     single,
 )
 
+pytestmark = pytest.mark.interpreter
+
 pytest.importorskip("triton")
 # (texts, words, videos, frames): every odd number of each, and widths that no step divides.
 SHAPES = [

@@ -24,8 +24,8 @@ import numpy as np
 from prota.library import upkeep
 from prota.library.store import Store
 from prota.library.walk import FoundFile, walk
-from tests.conftest import REPOSITORY
 from tests.library.worlds import toy_model
+from tests.processes import REPOSITORY
 
 # Every second file is changed here, at its beginning and end, where containers keep what they say of themselves.
 HEADER = 2048

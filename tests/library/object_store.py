@@ -18,6 +18,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
+from tests.processes import LIMIT
+
 BUCKET = "films"
 KEY_ID, SECRET = "AKIAPROTATESTKEY", "very-secret-access-key"
 DENIED = f"<?xml version='1.0'?><Error><Code>AccessDenied</Code><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId></Error>"
@@ -60,7 +62,7 @@ class Way(BaseHTTPRequestHandler):
     def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         # One at a time: moto compares an ETag and writes in two steps, and between them another could come.
         with self.server.turn:
-            connection = http.client.HTTPConnection(*self.server.target, timeout=30)
+            connection = http.client.HTTPConnection(*self.server.target, timeout=LIMIT)
             connection.request(self.command, self.path, body, dict(self.headers.items()))
             response = connection.getresponse()
             answer = response.read()

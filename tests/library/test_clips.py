@@ -18,8 +18,10 @@ from prota.library.records import LibraryError
 from prota.library.search import Query
 from prota.library.segments import SegmentPlan
 from prota.library.snapshot import SegmentTokens
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
+
+pytestmark = pytest.mark.process
 
 
 def test_clips_and_stretches_are_told_apart(tmp_path: Path) -> None:
@@ -136,3 +138,23 @@ def test_captions_come_best_first_with_the_models_scores(tmp_path: Path) -> None
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with pytest.raises(LibraryError, match="broken"):
         match_captions(model, tmp_path / "broken.mp4", captions)
+
+
+def test_what_looks_like_a_picture_is_found_and_the_picture_itself_is_not(tmp_path: Path) -> None:
+    model, photo = toy_model(), write_picture(tmp_path / "v" / "photo.png", "red")
+    write_picture(tmp_path / "v" / "twin.webp", "red")
+    write_picture(tmp_path / "v" / "other.png", "blue")
+    write_clips(tmp_path / "v", "green-top")
+    library = Library.open(tmp_path / "lib", model)
+    library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
+    found = [Path(hit.video.path).name for hit in library.searcher.search(like_query(model, ClipRange(photo)), 10)]
+    assert found[0] == "twin.webp"
+    assert set(found) == {"twin.webp", "other.png", "green-top.mp4"}
+    clip = like_query(model, ClipRange(tmp_path / "v" / "green-top.mp4"))
+    assert {Path(hit.video.path).name for hit in library.searcher.search(clip, 10)} == {
+        "photo.png", "twin.webp", "other.png"
+    }  # fmt: skip
+    with pytest.raises(LibraryError, match="is a picture"):
+        like_query(model, ClipRange(photo, 0, 1))
+    (match,) = match_captions(model, photo, ["a red thing"])
+    assert (match.start, match.end) == (0.0, 0.0)

@@ -127,6 +127,7 @@ def test_nothing_is_read_ahead_where_candidates_come_first(folder: Path) -> None
         assert staged.tokens([7, 3]).direction.equal(warm.tokens([7, 3]).direction)
 
 
+@pytest.mark.interpreter
 def test_the_fused_kernels_search_a_bank(folder: Path) -> None:
     pytest.importorskip("triton")
     with Store.open(folder) as store:

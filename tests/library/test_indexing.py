@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from prota.frames import decode
+from prota.frames.pool import Outcome
 from prota.frames.transforms import Extent
 from prota.library import indexing, upkeep, working
 from prota.library.clips import ClipRange, like_query
@@ -26,10 +28,12 @@ from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.model import ProTA
-from tests.conftest import REPOSITORY
 from tests.frames.clips import write_clip
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import LIMIT, python
 from tests.small_world import write_colour_clip
+
+pytestmark = pytest.mark.process
 
 PLAN = SegmentPlan(frames=4)
 
@@ -41,7 +45,7 @@ def model() -> ProTA:
 
 def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexReport:
     library = Library.open(folder, model)
-    return library.index(list(paths), IndexOptions(PLAN, timeout=60, **options))  # type: ignore[arg-type]
+    return library.index(list(paths), IndexOptions(PLAN, timeout=LIMIT, **options))  # type: ignore[arg-type]
 
 
 def records(folder: Path) -> dict[str, str]:
@@ -346,17 +350,13 @@ print("done", flush=True)
 def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Path, model: ProTA) -> None:
     sides = ("left", "right", "top", "bottom")
     write_clips(tmp_path / "v", *(f"{c}-{s}" for c in ("red", "green", "blue") for s in sides))
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "lib"), str(tmp_path / "v")]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     kept = 0
     # Killed when so many videos have begun to be encoded: by the fourth, two are committed, however slow the machine.
     for begun in (1, 4, 6):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for _ in range(begun):
-            assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with python("-c", KILLED, tmp_path / "lib", tmp_path / "v") as process:
+            assert process.stdout is not None
+            for _ in range(begun):
+                assert process.stdout.readline() == "ready\n"
         if (tmp_path / "lib" / "library.json").exists():
             assert upkeep.verify(tmp_path / "lib") == []
             with Store.open(tmp_path / "lib") as store:
@@ -451,3 +451,96 @@ def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
         assert torch.equal(asked.direction, stored_tokens(stored, torch.device("cpu")).direction)
         differing = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, other))
         assert not np.array_equal(encode_video(model, "", differing).direction, expected.direction)
+
+
+def test_a_picture_is_one_segment_of_one_frame_that_lasts_no_time(tmp_path: Path, model: ProTA) -> None:
+    for kind in ("jpg", "png", "webp"):
+        write_picture(tmp_path / "v" / f"photo.{kind}", size=(60, 40))
+    write_clips(tmp_path / "v", "red-left")
+    report = index(tmp_path / "lib", model, tmp_path / "v", workers=2)
+    assert (report.indexed, report.pictures, report.segments, report.bad) == (4, 3, 4, {})
+    assert report.seconds == pytest.approx(1.2, abs=0.1), "of video"
+    with Store.open(tmp_path / "lib") as store:
+        found = {Path(record.path).name: record for record in store.videos()}
+        photo = found["photo.png"]
+        assert (photo.kind, photo.duration, photo.width, photo.height, photo.codec) == ("picture", 0.0, 60, 40, "png")
+        assert found["red-left.mp4"].kind == "video"
+        table = store.segments(["start", "end", "times"], where="kind = 'picture'").to_pydict()
+        assert table["start"] == table["end"] == [0.0] * 3
+        assert all(times[0] == 0 and np.isnan(times[1:]).all() for times in table["times"])
+        assert store.tokens(table["row"]).mask.sum(axis=1).tolist() == [1] * 3
+        assert all(picture[:2] == b"\xff\xd8" for picture in store.thumbnails(table["row"]))
+    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+
+
+def test_pictures_are_kept_up_to_date_as_videos_are(tmp_path: Path, model: ProTA) -> None:
+    paths = {colour: write_picture(tmp_path / "v" / f"{colour}.png", colour) for colour in ("red", "blue", "green")}
+    (tmp_path / "v" / "broken.jpg").write_bytes(paths["red"].read_bytes()[:80])
+    (tmp_path / "v" / "empty.webp").touch()
+    first = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (first.indexed, len(first.bad)) == (3, 2)
+    assert all("\n" not in reason and "/" not in reason for reason in first.bad.values())
+    paths["red"].rename(tmp_path / "v" / "moved.png")
+    shutil.copy(paths["blue"], tmp_path / "v" / "copy.png")
+    write_picture(paths["green"], "white")
+    second = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (second.moved, second.duplicates, second.indexed, second.unchanged, second.still_bad) == (1, 1, 1, 3, 2)
+    paths["green"].unlink()
+    write_picture(tmp_path / "v" / "broken.jpg", "pink")
+    third = index(tmp_path / "lib", model, tmp_path / "v", prune=True, retry=True)
+    assert (third.gone, third.indexed, len(third.bad)) == (1, 1, 1)
+    expected = {"moved.png", "blue.png", "copy.png", "broken.jpg", "empty.webp"}
+    assert set(records(tmp_path / "lib")) == expected
+    # Leaving pictures out takes none away.
+    write_picture(tmp_path / "v" / "new.png", "black")
+    assert index(tmp_path / "lib", model, tmp_path / "v", prune=True, pictures=False).found == 0
+    assert set(records(tmp_path / "lib")) == expected
+    assert upkeep.info(tmp_path / "lib")["pictures"] == 4
+    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+    upkeep.merge(_filled(tmp_path / "other", model, tmp_path / "v" / "new.png"), [tmp_path / "lib"])
+    assert upkeep.info(tmp_path / "other")["pictures"] == 5
+    upkeep.export(tmp_path / "other", tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [row["kind"] for row in rows] == ["picture"] * 4
+
+
+def _filled(folder: Path, model: ProTA, *paths: Path) -> Path:
+    index(folder, model, *paths)
+    return folder
+
+
+def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(
+    tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any file that was named was taken for a video, and a picture for one that ends after a frame."""
+    photo = write_picture(tmp_path / "v" / "photo.png")
+    copy = Path(shutil.copy(photo, tmp_path / "v" / "copy.png"))
+    with monkeypatch.context() as before:
+        before.setattr(decode, "is_picture", lambda _: False)
+        before.setattr(indexing, "is_picture", lambda _: False)
+        before.setattr(working, "DecodePool", Here)
+        index(tmp_path / "lib", model, photo, copy)
+    with Store.open(tmp_path / "lib") as store:
+        assert [(record.kind, record.duration > 0) for record in store.videos()] == [("video", True)] * 2
+    report = index(tmp_path / "lib", model, tmp_path / "v")
+    assert (report.indexed, report.duplicates, report.pictures) == (1, 1, 1)
+    with Store.open(tmp_path / "lib") as store:
+        assert {record.kind for record in store.videos()} == {"picture"}
+        assert store.count() == 1
+    assert index(tmp_path / "lib", model, tmp_path / "v").unchanged == 2
+    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+
+
+class Here:
+    """Instead of a `DecodePool`, this process: what a test has changed holds in it."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def run(self, job: Callable[[Any], Any], items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Outcome]]:
+        for key, item in items:
+            yield key, Outcome(job(item), None, 0.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,12 +28,14 @@ from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.upkeep import compact, export, info, merge, remove, verify
-from tests.conftest import REPOSITORY
 from tests.library.object_store import BUCKET, KEY_ID, SECRET, Fault, Proxy, now_and_then, once, serving, whenever
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 from tests.library.test_fragments import rows_of
 from tests.library.test_store import WRITER, Died, dying, dying_at
 from tests.library.worlds import toy_model, write_clips
+from tests.processes import LIMIT, python
+
+pytestmark = pytest.mark.s3
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ class TestBadConnections:
     def test_index_search_and_upkeep(self, address: str, proxy: Proxy, tmp_path: Path) -> None:
         colours = ("red", "blue", "green", "pink")
         write_clips(tmp_path / "v", *(f"{colour}-{side}" for colour in colours for side in ("left", "top")))
-        model, options = toy_model(), IndexOptions(SegmentPlan(4), timeout=60)
+        model, options = toy_model(), IndexOptions(SegmentPlan(4), timeout=LIMIT)
         Library.open(tmp_path / "library", model).index(tmp_path / "v", options)
         proxy.delay = 0.2
         with proxy.faulty(now_and_then(0.06)) as faults:
@@ -449,7 +449,7 @@ def test_two_that_create_and_two_that_write(address: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(LIMIT)
     assert problems == []
     assert seen(address) == {f"/films/{name}.mp4": 2 for name in "abcxyz"}
     assert verify(address) == []
@@ -493,8 +493,7 @@ class TestDeadWriters:
 
     def test_kill_9_in_the_middle_loses_nothing(self, address: str, proxy: Proxy) -> None:
         Store.create(address, STAMP).close()
-        command = [sys.executable, "-c", WRITER, address]
-        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        with python("-c", WRITER, address) as process:
             assert process.stdout is not None
             last = [int(process.stdout.readline()) for _ in range(3)][-1]
             process.send_signal(signal.SIGKILL)

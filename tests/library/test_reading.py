@@ -23,6 +23,7 @@ from prota.library.reading import PART, ReadRequest, VideoContent, read_video, r
 from prota.library.segments import SegmentPlan
 from tests.conftest import imported
 from tests.frames.clips import write_clip
+from tests.processes import LIMIT
 
 SMALL = SegmentPlan(frames=4, fps=2.0)
 COLOURS = [(200, 40, 40), (40, 180, 60), (50, 60, 210)]
@@ -282,10 +283,11 @@ def test_a_worker_needs_no_torch() -> None:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[DecodePool]:
-    with DecodePool(workers=1, timeout=60) as pool:
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
         yield pool
 
 
+@pytest.mark.process
 def test_it_is_a_job_for_a_worker(film: Path, pool: DecodePool) -> None:
     outcomes = dict(
         pool.run(read_video, [("film", ReadRequest(film, SMALL, 32)), ("gone", ReadRequest("x", SMALL, 32))])
@@ -295,6 +297,7 @@ def test_it_is_a_job_for_a_worker(film: Path, pool: DecodePool) -> None:
     assert outcomes["gone"].error == "x: the file is not there"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shots", [False, True])
 def test_files_that_decoders_trip_over(shots: bool, shared: Path, pool: DecodePool) -> None:
     folder = shared / "data" / "decode_tests"

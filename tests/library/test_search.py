@@ -18,7 +18,7 @@ from prota.library.relevance import Fit, Relevance
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
 NAMES = ("red-left", "blue-top", "green-right", "pink-left", "white-top", "black-bottom")
@@ -244,3 +244,29 @@ def test_a_library_remembers_a_model_folder_by_its_whole_path(tmp_path: Path, mo
     Library.open("lib", "models/mine").index("v", IndexOptions(SegmentPlan(4)))
     monkeypatch.chdir(tmp_path / "v")
     assert len(Library.open(tmp_path / "lib").search("red", everything=True)) == 1
+
+
+@pytest.mark.parametrize("exact_segments", [1, 10_000])
+def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, exact_segments: int) -> None:
+    write_clips(tmp_path / "kind = video", "red-left", "blue-top")
+    for colour in ("red", "green"):
+        write_picture(tmp_path / "kind = video" / f"{colour}.png", colour)
+    library = Library.open(tmp_path / "lib", toy_model())
+    library.index(tmp_path / "kind = video", IndexOptions(SegmentPlan(frames=4)))
+
+    def found(where: str | None) -> set[str]:
+        with Store.open(library.folder) as store:
+            searcher = Searcher(store, library.model, exact_segments=exact_segments)
+            return {Path(hit.video.path).stem for hit in searcher.search("red", 10, where)}
+
+    everything = {"red-left", "blue-top", "red", "green"}
+    assert found(None) == everything
+    assert found("kind = 'picture'") == found("KIND in ('picture') AND duration = 0") == {"red", "green"}
+    assert found("not (kind = 'picture')") == found("kind <> 'picture'") == {"red-left", "blue-top"}
+    # What stands in a text is no column.
+    assert found("path like '%kind = video%' and kind = 'video'") == {"red-left", "blue-top"}
+    assert found("path like '%it''s kind%'") == set()
+    with pytest.raises(LibraryError, match="cannot filter"):
+        found("kind = 3 +")
+    picture = next(hit for hit in library.search("red", everything=True) if hit.video.kind == "picture")
+    assert picture.start == picture.best == picture.end == 0.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,8 +22,8 @@ from prota.library.place import Folder
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.store import Store
 from prota.library.upkeep import verify
-from tests.conftest import REPOSITORY
 from tests.library.small_library import STAMP, D, M, content, fill, seen, segments, video
+from tests.processes import LIMIT, python
 
 
 class TestRoundTrip:
@@ -282,7 +280,7 @@ class TestOpening:
             Store.create(tmp_path, STAMP)
         ender = threading.Timer(0.3, making.close)
         ender.start()
-        with Store.create(tmp_path, STAMP, wait=60) as store:
+        with Store.create(tmp_path, STAMP, wait=LIMIT) as store:
             store.commit([video("a", 3)], [segments("a", 3)])
         ender.join()
         assert seen(tmp_path) == {"/films/a.mp4": 3}
@@ -365,7 +363,7 @@ class TestWriters:
         first = Store.open(fill(tmp_path), write=True)
         timer = threading.Timer(0.2, first.close)
         timer.start()
-        with Store.open(tmp_path, write=True, wait=30.0) as second:
+        with Store.open(tmp_path, write=True, wait=LIMIT) as second:
             second.commit([video("c", 1)], [segments("c", 1)])
         timer.join()
         assert seen(tmp_path)["/films/c.mp4"] == 1
@@ -556,13 +554,13 @@ with Store.open(Path(sys.argv[1]), write=True) as store:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("delay", [0.0, 0.003, 0.009])
 def test_kill_9_in_the_middle_loses_nothing(tmp_path: Path, delay: float) -> None:
     Store.create(tmp_path, STAMP).close()
     acknowledged = -1
     for _ in range(3):
-        command = [sys.executable, "-c", WRITER, str(tmp_path)]
-        with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+        with python("-c", WRITER, tmp_path) as process:
             assert process.stdout is not None
             for _ in range(4):
                 acknowledged = int(process.stdout.readline())
@@ -582,10 +580,10 @@ def test_kill_9_in_the_middle_loses_nothing(tmp_path: Path, delay: float) -> Non
             store.commit([], [], remove=list(counts))
 
 
+@pytest.mark.process
 def test_readers_see_whole_commits_while_another_process_writes(tmp_path: Path) -> None:
     Store.create(tmp_path, STAMP).close()
-    command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
+    with python("-c", WRITER, tmp_path) as process:
         assert process.stdout is not None
         process.stdout.readline()
         versions = set()
@@ -596,6 +594,5 @@ def test_readers_see_whole_commits_while_another_process_writes(tmp_path: Path) 
                 assert store.count() == sum(record.segments for record in records) == len(store.tokens())
             # The pipe must not fill up, and the writer should have moved on.
             process.stdout.readline()
-        process.kill()
     assert len(versions) > 5
     assert verify(tmp_path) == []

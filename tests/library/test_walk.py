@@ -22,9 +22,9 @@ def put(path: Path, content: bytes = b"video") -> Path:
     return path
 
 
-def names(folder: Path, paths: list[Path] | None = None) -> list[str]:
+def names(folder: Path, paths: list[Path] | None = None, pictures: bool = False) -> list[str]:
     """What a walk finds, relative to the folder; what it reports, with the reason."""
-    found = walk(paths or [folder])
+    found = walk(paths or [folder], pictures)
     return [
         str(item.path.relative_to(folder)) + (f": {item.reason}" if isinstance(item, Unreadable) else "")
         for item in found
@@ -62,6 +62,21 @@ def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path) -> None
     assert names(tmp_path) == []
     given = [tmp_path / name for name in ("movie.bin", ".hidden.mp4", ".folder", "code.ts")]
     assert names(tmp_path, given) == ["movie.bin", ".hidden.mp4", ".folder/a.mp4", "code.ts"]
+
+
+def test_pictures_are_found_but_not_the_previews_of_videos(tmp_path: Path) -> None:
+    for name in ("a.JPG", "b.mp4", "b.jpg", "b.mp4.png", "b.x.webp", "c/b.jpeg", "d.gif", ".e.png", "f.tiff", "g.mov"):
+        put(tmp_path / name)
+    (tmp_path / "g.png").symlink_to("a.JPG")
+    (tmp_path / "h.webp").symlink_to("/nowhere")
+    (tmp_path / "i.png").symlink_to("c/b.jpeg")
+    assert names(tmp_path) == ["b.mp4", "d.gif", "g.mov"]
+    found = names(tmp_path, pictures=True)
+    assert found == ["a.JPG", "b.mp4", "b.x.webp", "d.gif", "g.mov", "c/b.jpeg", "h.webp: the link leads nowhere"]
+    # What is named itself is meant, unless no picture is.
+    given = [tmp_path / "b.jpg", tmp_path / ".e.png"]
+    assert names(tmp_path, given, pictures=True) == ["b.jpg", ".e.png"]
+    assert names(tmp_path, given) == []
 
 
 def test_typescript_is_not_taken_for_a_recording(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""Folders of generated videos and a toy model to index them with."""
+"""Folders of generated videos and pictures, and a toy model to index them with."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 
 from prota.config import Config
 from prota.model import ProTA
-from tests.small_world import write_colour_clip
+from tests.small_world import COLOURS, write_colour_clip
 
 
 def toy_model(seed: int = 0, *overrides: str) -> ProTA:
@@ -25,3 +27,12 @@ def write_clips(folder: Path, *names: str) -> dict[str, Path]:
         paths[name] = folder / f"{name}.mp4"
         write_colour_clip(paths[name], colour, side)
     return paths
+
+
+def write_picture(path: Path, colour: str = "red", size: tuple[int, int] = (60, 40)) -> Path:
+    """The left half grey, the right half coloured; its kind is its name's."""
+    pixels = np.full((size[1], size[0], 3), 90, dtype=np.uint8)
+    pixels[:, size[0] // 2 :] = COLOURS[colour]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path

@@ -17,8 +17,10 @@ from prota.models import shipped
 from prota.samples.making import make_samples
 from prota.samples.scenes import CLIPS
 from prota.weights import read_weights
-from tests.conftest import REPOSITORY
 from tests.library.worlds import toy_model, write_clips
+from tests.processes import REPOSITORY
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

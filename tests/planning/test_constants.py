@@ -7,7 +7,7 @@ import re
 import pytest
 
 from prota.planning.constants import ALL
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 MEASURED = {name: constant for name, constant in ALL.items() if constant.measured}
 

@@ -7,8 +7,6 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from prota.samples.camera import View, between, look
 from prota.samples.making import Look, make_samples, moments
 from prota.samples.scenes import CLIPS, SCENES, Clip
 from prota.samples.sources import SamplesError, open_picture
-from tests.conftest import REPOSITORY
+from tests.processes import python
 
 SMALL = Look(width=80, height=60, fps=4)
 FEW = [clip for clip in CLIPS if clip.name in ("cat", "three-scenes-1", "three-scenes-4")]
@@ -123,6 +121,7 @@ def test_clips_of_an_earlier_version_go_and_what_is_not_ours_stays(tmp_path: Pat
     assert "cat.mp4" not in rows(tmp_path)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("fill", [1, 85])
 def test_bytes_do_not_depend_on_what_was_in_memory(folder: Path, tmp_path: Path, fill: int) -> None:
     """x264 reads memory that it did not fill; glibc fills what it hands out with this byte."""
@@ -131,8 +130,8 @@ def test_bytes_do_not_depend_on_what_was_in_memory(folder: Path, tmp_path: Path,
         "from prota.samples.scenes import CLIPS; "
         "make_samples(Path(sys.argv[1]), Look(80, 60, 4), [one for one in CLIPS if one.name == 'three-scenes-1'])"
     )
-    environment = {**os.environ, "MALLOC_PERTURB_": str(fill)}
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=environment, cwd=REPOSITORY, check=True)
+    with python("-c", code, tmp_path, env=os.environ | {"MALLOC_PERTURB_": str(fill)}) as process:
+        assert process.wait() == 0
     assert (tmp_path / "three-scenes-1.mp4").read_bytes() == (folder / "three-scenes-1.mp4").read_bytes()
 
 
@@ -175,23 +174,30 @@ def test_a_run_that_fails_in_a_clip_leaves_none_of_it(
     assert make_samples(tmp_path, SMALL, FEW).kept == ["cat"]
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from prota.samples import making, scenes
+folder, look = Path(sys.argv[1]), making.look
+
+def killed_in_the_second_clip(*arguments):
+    if list(folder.glob("*.mp4")) and list(folder.glob(".*.tmp")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return look(*arguments)
+
+making.look = killed_in_the_second_clip
+making.make_samples(folder, making.Look(80, 60, 4), scenes.CLIPS[2:5])
+"""
+
+
+@pytest.mark.process
 def test_a_killed_run_leaves_whole_clips_and_the_next_goes_on(tmp_path: Path) -> None:
-    code = (
-        "from pathlib import Path; from prota.samples import making, scenes;"
-        f"making.make_samples(Path({str(tmp_path)!r}), clips=scenes.CLIPS[2:5])"
-    )
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    # Killed with the second clip begun.
-    while not ((tmp_path / "cat.mp4").exists() and list(tmp_path.glob(".*.tmp"))):
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    visible = [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")]
-    assert set(visible) <= {"cat.mp4", "coffee.mp4"}
-    for name in visible:
-        assert read_timeline(tmp_path / name).duration == pytest.approx(8)
-    assert "cat" in make_samples(tmp_path, clips=CLIPS[2:4]).kept
+    with python("-c", KILLED, tmp_path) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert [path.name for path in tmp_path.glob("*.mp4")] == ["cat.mp4"]
+    assert list(tmp_path.glob(".*.tmp"))
+    assert read_timeline(tmp_path / "cat.mp4").duration == pytest.approx(8)
+    assert make_samples(tmp_path, SMALL, CLIPS[2:4]).kept == ["cat"]
     assert not list(tmp_path.glob(".*.tmp"))
 
 

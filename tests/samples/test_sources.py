@@ -12,7 +12,7 @@ import pytest
 from prota.samples import sources
 from prota.samples.scenes import CLIPS, SCENES
 from prota.samples.sources import SOURCES, SamplesError, Source, open_picture, picture_path
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 
 
 @pytest.mark.parametrize("name", SOURCES)

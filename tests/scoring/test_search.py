@@ -88,6 +88,7 @@ def test_what_is_allowed_must_be_said_of_every_video(allowed: Tensor, given: str
             search(head, texts, videos, 3, allowed)
 
 
+@pytest.mark.interpreter
 def test_a_bank_that_the_kernels_cannot_search_is_refused() -> None:
     """They would find something, and it would be wrong."""
     pytest.importorskip("triton")
@@ -114,6 +115,7 @@ def test_a_bank_that_the_kernels_cannot_search_is_refused() -> None:
         search(head, texts, bank, 3)
 
 
+@pytest.mark.interpreter
 @pytest.mark.parametrize("block", [2, 1000])
 def test_a_bank_is_searched_by_the_fused_kernels(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")

@@ -36,7 +36,7 @@ SEGMENT, STEP, FPS = 8.0, 4.0, 8
 
 @dataclass
 class Clip:
-    """A video of the made-up library: a disc that wanders over a colour."""
+    """A video of the made-up library: a disc that wanders over a colour; of 0 seconds, a picture."""
 
     title: str
     caption: str
@@ -50,11 +50,15 @@ class Clip:
     def id(self) -> str:
         return hashlib.sha256(self.title.encode()).hexdigest()
 
+    @property
+    def kind(self) -> str:
+        return "video" if self.seconds else "picture"
+
     def picture(self, second: float, size: tuple[int, int] = (320, 180)) -> Image.Image:
         width, height = size
         image = Image.new("RGB", size, self.colour)
         draw = ImageDraw.Draw(image)
-        x = int(width * (0.15 + 0.7 * second / self.seconds))
+        x = int(width * (0.15 + 0.7 * second / (self.seconds or 1)))
         draw.rectangle((0, height * 0.7, width, height), fill=tuple(value // 2 for value in self.colour))
         draw.ellipse((x - 30, height // 2 - 30, x + 30, height // 2 + 30), fill=(250, 240, 220))
         draw.text((x - 12, height // 2 - 6), f"{second:.1f}", fill=(20, 20, 20))
@@ -62,6 +66,10 @@ class Clip:
 
     def write(self, folder: Path) -> None:
         """VP8 in WebM: every Chromium plays it, with and without licensed codecs."""
+        if not self.seconds:
+            self.path = folder / f"{self.id[:12]}.png"
+            self.picture(0).save(self.path)
+            return
         self.path = folder / f"{self.id[:12]}.webm"
         with av.open(str(self.path), "w") as file:
             stream = file.add_stream("libvpx", rate=FPS)
@@ -81,6 +89,9 @@ CLIPS = [
     Clip("a very long name of a file that nobody would ever type but cameras do 20240101.mp4", "a dog in a garden",
          "home/2024/garden", 9, (60, 110, 70), "2024-02-01"),
 ]  # fmt: skip
+
+
+PHOTO = Clip("sunset.png", "a sunset over the sea", "photos", 0, (200, 120, 60))
 
 
 @dataclass
@@ -112,16 +123,16 @@ class World:
     def moment(self, row: int, relevance: float) -> dict[str, Any]:
         clip, start, end = self.rows[row]
         return {
-            "segment": row, "video": clip.id, "title": clip.title, "folder": clip.folder, "start": start, "end": end,
-            "best": (start + end) / 2, "score": 0.2 + relevance / 2, "relevance": round(relevance, 3),
-            "duration": clip.seconds, "thumbnail": f"/api/v1/thumbnails/{row}",
+            "segment": row, "video": clip.id, "kind": clip.kind, "title": clip.title, "folder": clip.folder,
+            "start": start, "end": end, "best": (start + end) / 2, "duration": clip.seconds,
+            "score": 0.2 + relevance / 2, "relevance": round(relevance, 3), "thumbnail": f"/api/v1/thumbnails/{row}",
         }  # fmt: skip
 
     def relevance(self, row: int, query: str) -> float:
         clip, start, end = self.rows[row]
         words = set(re.findall(r"\w+", query.lower())) - {"a", "the", "in", "on", "an"}
         shared = len(words & set(re.findall(r"\w+", clip.caption)))
-        middle = abs((start + end) / 2 - clip.seconds / 2) / clip.seconds
+        middle = abs((start + end) / 2 - clip.seconds / 2) / (clip.seconds or 1)
         return 0.0 if not words else min(0.97, shared / len(words) * (0.97 - 0.5 * middle) + 0.02)
 
     def answer(self, query: str, found: list[tuple[int, float]]) -> dict[str, Any]:
@@ -138,6 +149,7 @@ class World:
             return (
                 float(given.get("min_duration", 0)) <= clip.seconds <= float(given.get("max_duration", 1e9))
                 and clip.folder.startswith(given.get("folder", ""))
+                and clip.kind == given.get("kind", clip.kind)
                 and given.get("after", "0") <= clip.modified <= given.get("before", "9")
             )
 
@@ -146,20 +158,22 @@ class World:
 
     def explain(self, query: str, row: int) -> dict[str, Any]:
         _, start, end = self.rows[row]
-        words, draw = query.split(), np.random.default_rng(row)
-        frames = [start + (end - start) * (n + 0.5) / 8 for n in range(8)]
+        words, draw = [*query.split(), "rest of the sentence"], np.random.default_rng(row)
+        frames = [start + (end - start) * (n + 0.5) / 8 for n in range(8 if end else 1)]
         similar = draw.uniform(-0.1, 0.7, (len(words), len(frames))).round(3)
         return {
             "score": 0.612,
             "words": [{"text": word, "contribution": float(similar[n].max() / 20), "weight": 1 / len(words),
-                       "uncertainty": -1.0 + n, "unsure": n == 1} for n, word in enumerate(words)],
+                       "uncertainty": -1.0 + n, "rest": word == words[-1]} for n, word in enumerate(words)],
             "frames": [{"time": t, "contribution": 0.03, "weight": 0.125} for t in frames],
             "similarities": similar.tolist(),
         }  # fmt: skip
 
     def info(self) -> dict[str, Any]:
+        kinds = [clip.kind for clip in self.clips]
         return {
-            "videos": len(self.clips), "segments": len(self.rows), "hours": sum(c.seconds for c in self.clips) / 3600,
+            "videos": kinds.count("video"), "pictures": kinds.count("picture"),
+            "segments": len(self.rows), "hours": sum(c.seconds for c in self.clips) / 3600,
             "model": "prota-small", "version": self.version, "state": self.state, "detail": "", "allow": ["/videos"],
             "folders": sorted({clip.folder for clip in self.clips}),
         }  # fmt: skip
@@ -248,15 +262,16 @@ class Handler(BaseHTTPRequestHandler):
             return self.problem(404, "Not found", "the file of this video is not there any more")
         if rest != ["stream"]:
             size = clip.path.stat().st_size if clip.path.exists() else 0
-            facts = {"duration": clip.seconds, "size": size, "codec": "vp8", "title": clip.title}
-            return self.json({"video": clip.id, "folder": clip.folder, "modified": clip.modified, **facts})
-        data = clip.path.read_bytes()
+            facts = {"duration": clip.seconds, "size": size, "codec": "vp8" if clip.seconds else "png"}
+            facts |= {"title": clip.title, "folder": clip.folder, "modified": clip.modified, "kind": clip.kind}
+            return self.json({"video": clip.id, "width": 320, "height": 180, **facts})
+        data, kind = clip.path.read_bytes(), "video/webm" if clip.seconds else "image/png"
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if not asked:
-            return self.send(data, "video/webm", Accept_Ranges="bytes")
+            return self.send(data, kind, Accept_Ranges="bytes")
         first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
         part = f"bytes {first}-{last}/{len(data)}"
-        return self.send(data[first : last + 1], "video/webm", 206, Content_Range=part, Accept_Ranges="bytes")
+        return self.send(data[first : last + 1], kind, 206, Content_Range=part, Accept_Ranges="bytes")
 
     def events(self, job: dict[str, Any]) -> None:
         self.send_response(200)
@@ -274,12 +289,13 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         world = self.world
         if self.path.endswith("/jobs"):
-            path = json.loads(body)["path"]
+            path, pictures = (json.loads(body)[name] for name in ("path", "pictures"))
             if not path.startswith("/videos"):
                 return self.problem(403, "Not allowed", f"{path} is not under a folder this server may read: /videos")
             job = {"id": f"{len(world.jobs):016x}", "path": path, "state": "running", "detail": "", "found": 12,
                    "done": 3, "indexed": 2, "unchanged": 0, "bad": 1, "segments": 9, "seconds": 1440.0,
-                   "share": 0.25, "reasons": [{"file": "<b>.mp4", "reason": "no frames"}]}  # fmt: skip
+                   "pictures": int(pictures), "share": 0.25,
+                   "reasons": [{"file": "<b>.mp4", "reason": "no frames"}]}  # fmt: skip
             world.jobs[str(job["id"])] = job
             return self.json(job, 202)
         like = json.loads(body) if body.startswith(b"{") else {"video": world.clips[0].id}
@@ -318,9 +334,10 @@ class FakeServer:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for clip in CLIPS:
+        clips = [*CLIPS, PHOTO]
+        for clip in clips:
             clip.write(Path(folder))
-        server = FakeServer(World(CLIPS), int(sys.argv[1]) if len(sys.argv) > 1 else 8000).start()
+        server = FakeServer(World(clips), int(sys.argv[1]) if len(sys.argv) > 1 else 8000).start()
         print(server.url)
         threading.Event().wait()
 

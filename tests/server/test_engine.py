@@ -20,7 +20,10 @@ from prota.server.options import ServerOptions
 from tests.conftest import imported
 from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips
-from tests.server.worlds import World, client_of, index, make_world, wait_until
+from tests.processes import LIMIT, wait_until
+from tests.server.worlds import World, client_of, index, make_world
+
+pytestmark = pytest.mark.process
 
 
 def test_making_an_application_imports_no_torch() -> None:
@@ -33,7 +36,7 @@ def test_what_can_be_seen_while_the_model_loads(world: World, monkeypatch: pytes
     load = Engine._load
 
     def slow(engine: Engine, store: Any) -> None:
-        assert may_go.wait(30)
+        assert may_go.wait(LIMIT)
         load(engine, store)
 
     monkeypatch.setattr(Engine, "_load", slow)
@@ -100,6 +103,7 @@ def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.s3
 def test_a_library_on_object_storage(world: World) -> None:
     with serving():
         place = f"s3://{BUCKET}/server/library"

@@ -15,8 +15,11 @@ from fastapi.testclient import TestClient
 from prota.server import jobs as module
 from prota.server.jobs import Jobs, order_for
 from prota.server.problems import ProblemError
-from tests.library.worlds import toy_model, write_clips
-from tests.server.worlds import World, client_of, make_world, wait_until
+from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, make_world
+
+pytestmark = pytest.mark.process
 
 JOBS = "/api/v1/jobs"
 
@@ -54,8 +57,8 @@ def test_jobs_that_have_ended_are_not_remembered_for_ever(
     assert waiting.get(oldest.id) is oldest, "it still waits"
 
 
-def add(client: TestClient, path: Path | str) -> dict[str, Any]:
-    answer = client.post(JOBS, json={"path": str(path)})
+def add(client: TestClient, path: Path | str, **more: object) -> dict[str, Any]:
+    answer = client.post(JOBS, json={"path": str(path)} | more)
     assert answer.status_code == 202, answer.text
     found = answer.json()
     assert isinstance(found, dict)
@@ -101,6 +104,19 @@ def test_a_folder_is_indexed_and_found(tmp_path: Path) -> None:
         assert {moment["title"] for moment in found["moments"]} == {"red-left", "blue-top"}
         assert ended(client, add(client, tmp_path / "films" / "red-left.mp4")["id"])["unchanged"] == 1
         assert [record["state"] for record in client.get(JOBS).json()] == ["done", "done"]
+
+
+def test_pictures_come_along_unless_they_are_left_out(tmp_path: Path) -> None:
+    toy_model().save_pretrained(tmp_path / "model")
+    write_clips(tmp_path / "films", "red-left")
+    write_picture(tmp_path / "films" / "photo.jpg")
+    world = World(tmp_path)
+    with client_of(world, allow=(tmp_path / "films",), model=str(world.model)) as client:
+        first = ended(client, add(client, tmp_path / "films", pictures=False)["id"])
+        assert (first["state"], first["found"], first["indexed"], first["pictures"]) == ("done", 1, 1, 0)
+        second = ended(client, add(client, tmp_path / "films")["id"])
+        assert (second["found"], second["indexed"], second["unchanged"], second["pictures"]) == (2, 1, 1, 1)
+        assert client.post(JOBS, json={"path": str(tmp_path), "pictures": "all"}).status_code == 422
 
 
 def test_only_what_was_allowed(world: World, tmp_path: Path) -> None:

@@ -68,3 +68,18 @@ def test_names_that_are_scripts_are_only_names(client: TestClient) -> None:
     assert odd["title"] == "<img src=x onerror=alert(1)>"
     assert client.get(f"/api/v1/videos/{odd['video']}").headers["content-type"] == "application/json"
     assert client.get(f"/api/v1/videos/{odd['video']}/stream").headers["content-type"] == "video/mp4"
+
+
+def test_pictures_are_told_apart(visitor: TestClient, gallery: World) -> None:
+    told = visitor.get("/api/v1/library").json()
+    assert (told["videos"], told["pictures"]) == (5, 4)
+    assert "photos" in told["folders"]
+    details = visitor.get(f"/api/v1/videos/{content_id(gallery.videos / 'photos' / 'blue.png')}").json()
+    assert (details["kind"], details["duration"], details["segments"]) == ("picture", 0, 1)
+    assert (details["width"], details["height"], details["codec"]) == (60, 40, "png")
+    segments = visitor.get(f"/api/v1/videos/{details['video']}/segments", params={"q": "blue"}).json()
+    assert [(segment["start"], segment["end"]) for segment in segments] == [(0, 0)]
+    video = visitor.get(f"/api/v1/videos/{content_id(gallery.videos / 'far' / 'long.mp4')}").json()
+    assert video["kind"] == "video"
+    kinds = visitor.get("/openapi.json").json()["components"]["schemas"]["MomentFound"]["properties"]["kind"]["enum"]
+    assert set(kinds) == {"video", "picture"}

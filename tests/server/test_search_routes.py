@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,9 @@ from prota.library.library import Library
 from prota.server import search_routes
 from prota.server.schemas import Answer
 from prota.server.searching import answer
-from tests.server.worlds import World, client_of, index, make_world, wait_until
+from prota.types import REST
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
 
@@ -143,9 +144,10 @@ def test_reasons_add_up(client: TestClient) -> None:
     parts = [part["contribution"] for side in ("words", "frames") for part in why[side]]
     assert sum(parts) == pytest.approx(moment["score"], abs=1e-5)
     assert why["score"] == pytest.approx(moment["score"], abs=1e-5)
-    assert [word["text"] for word in why["words"]] == ["<start>", "a", "red", "thing", "<end>"]
+    assert [word["text"] for word in why["words"] if not word["rest"]] == ["a", "red", "thing"]
+    assert [word["text"] for word in why["words"] if word["rest"]] == [REST]
+    assert {type(word["uncertainty"]) for word in why["words"]} == {float}
     assert np.array(why["similarities"]).shape == (len(why["words"]), len(why["frames"]))
-    assert Counter(type(word["unsure"]) for word in why["words"]) == {bool: 5}
     assert all(moment["start"] <= frame["time"] <= moment["end"] for frame in why["frames"])
     for row, status in ((10**6, 404), (2**62, 404), (-1, 422), (2**64, 422), ("x", 422)):
         assert client.get("/api/v1/explain", params={"q": "red", "segment": row}).status_code == status
@@ -220,3 +222,41 @@ def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
         wanted = {"video": "0" * 64, "start": 0, "end": 1}
         assert client.post("/api/v1/search/like", json=wanted).status_code == 404
         assert client.get("/api/v1/library").json()["state"] == "ready"
+
+
+def test_pictures_are_found_beside_videos_and_filters_know_them(visitor: TestClient) -> None:
+    def found(**filters: object) -> dict[str, str]:
+        moments = visitor.get("/api/v1/search", params={"q": "red", "k": 100} | filters).json()["moments"]
+        return {moment["title"]: moment["kind"] for moment in moments}
+
+    pictures = dict.fromkeys(("red", "blue", "green", "odd"), "picture")
+    everything = found()
+    assert len(everything) == 9
+    assert found(kind="picture") == found(folder="photos") == pictures
+    assert found(kind="video").keys() == everything.keys() - pictures
+    assert found(kind="picture", after="1999-01-01", folder="near") == {}
+    # What has no length is neither short nor long.
+    assert found(max_duration=1e6) == found(min_duration=0.1) == found(kind="video")
+    assert found(min_duration=0, max_duration=5) == found(max_duration=5)
+    assert visitor.get("/api/v1/search", params={"q": "red", "kind": "song"}).status_code == 422
+
+
+def test_more_like_a_picture(visitor: TestClient, gallery: World) -> None:
+    moments = visitor.get("/api/v1/search", params={"q": "red", "kind": "picture"}).json()["moments"]
+    (picture,) = (moment for moment in moments if moment["title"] == "red")
+    assert (picture["start"], picture["best"], picture["end"], picture["duration"]) == (0, 0, 0, 0)
+    assert visitor.get(picture["thumbnail"]).headers["content-type"] == "image/jpeg"
+    for end in (0, 1):
+        answer = visitor.post("/api/v1/search/like", json={"video": picture["video"], "start": 0, "end": end})
+        assert answer.status_code == 200, answer.text
+        others = {moment["video"] for moment in answer.json()["moments"]}
+        assert len(others) == 8
+        assert picture["video"] not in others
+    for start, end in ((5, 6), (1, 0)):
+        wanted = {"video": picture["video"], "start": start, "end": end}
+        assert visitor.post("/api/v1/search/like", json=wanted).status_code == 422
+    content = (gallery.videos / "photos" / "red.jpg").read_bytes()
+    answer = visitor.post("/api/v1/search/like", files={"file": ("x.jpg", content)}).json()
+    assert picture["video"] not in {moment["video"] for moment in answer["moments"]}
+    why = visitor.get("/api/v1/explain", params={"q": "a red thing", "segment": picture["segment"]}).json()
+    assert [frame["time"] for frame in why["frames"]] == [0.0]

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from prota.library.records import VideoRecord
 from prota.library.walk import content_id
 from prota.server.problems import ProblemError
-from prota.server.streaming import _media_type, parse_range
-from tests.server.worlds import World, client_of, index, make_world, wait_until
+from prota.server.streaming import _media_type, parse_range, stream_video
+from tests.processes import wait_until
+from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
 
@@ -110,3 +112,25 @@ def test_no_path_leads_to_a_file(client: TestClient, name: str, address: str) ->
     assert answer.status_code in (404, 422)
     assert "root:" not in answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("red.jpg", "jpeg"), ("blue.png", "png"), ("green.webp", "webp"), ("odd.jpg", "png")]
+)
+def test_pictures_come_as_what_they_are(visitor: TestClient, gallery: World, name: str, kind: str) -> None:
+    path = gallery.videos / "photos" / name
+    answer = visitor.get(f"/api/v1/videos/{content_id(path)}/stream")
+    assert (answer.status_code, answer.content) == (200, path.read_bytes())
+    assert answer.headers["content-type"] == f"image/{kind}"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_picture_of_no_known_kind_is_only_bytes(tmp_path: Path) -> None:
+    """As a library that somebody else made may say."""
+    path = tmp_path / "x.html"
+    path.write_text("<script>alert(1)</script>")
+    size = path.stat().st_size
+    record = VideoRecord("0" * 64, str(path), size, 0, "indexed", codec="svg+xml", segments=1)
+    assert record.kind == "picture"
+    answer = stream_video(record, "HEAD", None, None)
+    assert answer.headers["content-type"] == "application/octet-stream"

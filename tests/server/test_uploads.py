@@ -50,6 +50,7 @@ def test_kinds_are_told_by_content(head: bytes, kind: tuple[str, bool] | None) -
     assert kind_of(head) == kind
 
 
+@pytest.mark.process
 def test_what_is_no_video_is_refused(client: TestClient) -> None:
     generator = np.random.default_rng(0)
     for content in (b"", b"#EXTM3U\nfile:///etc/passwd", b"ffconcat version 1.0\nfile /etc/passwd", b"hello" * 100):
@@ -154,6 +155,7 @@ def test_pictures_that_are_huge_in_memory(client: TestClient) -> None:
         assert client.post(LIKE, files={"file": bomb}).status_code == 413
 
 
+@pytest.mark.process
 def test_decoding_has_an_end(world: World, tmp_path: Path) -> None:
     content = write_clips(tmp_path, "red-left")["red-left"].read_bytes()
     with client_of(world, decode_timeout=1e-4) as client:
@@ -163,6 +165,7 @@ def test_decoding_has_an_end(world: World, tmp_path: Path) -> None:
     assert left_over() == []
 
 
+@pytest.mark.process
 def test_decoding_may_not_take_all_memory(world: World, tmp_path: Path) -> None:
     content = write_clips(tmp_path, "red-left")["red-left"].read_bytes()
     # Enough for Python to start, not for pictures.
@@ -180,6 +183,7 @@ def test_a_picture_of_one_pixel(client: TestClient) -> None:
     assert client.post(LIKE, files={"file": file.getvalue()}).status_code in (200, 422)
 
 
+@pytest.mark.process
 def test_files_that_decoders_dislike(client: TestClient, shared: Path) -> None:
     folder = shared / "data" / "decode_tests"
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size < 2**20)

@@ -12,7 +12,8 @@ from fastapi.testclient import TestClient
 from prota.server.problems import ProblemError
 from prota.server.services import Services
 from prota.server.waiting import Batcher, Desk, Kept
-from tests.server.worlds import World, client_of, wait_until
+from tests.processes import LIMIT, wait_until
+from tests.server.worlds import World, client_of
 
 
 def test_a_full_desk_refuses_at_once() -> None:
@@ -34,17 +35,17 @@ def test_what_comes_meanwhile_is_done_in_one_go() -> None:
     def work(items: Sequence[int]) -> list[int]:
         seen.append(list(items))
         begun.set()
-        assert may_go.wait(10)
+        assert may_go.wait(LIMIT)
         return [item * 10 for item in items]
 
     batcher = Batcher(work, largest=3)
     first = batcher.submit(0)
-    assert begun.wait(10)
+    assert begun.wait(LIMIT)
     others = [batcher.submit(item) for item in range(1, 6)]
     gone = batcher.submit(99)
     gone.cancel()
     may_go.set()
-    assert [future.result(10) for future in (first, *others)] == [0, 10, 20, 30, 40, 50]
+    assert [future.result(LIMIT) for future in (first, *others)] == [0, 10, 20, 30, 40, 50]
     assert seen == [[0], [1, 2, 3], [4, 5]]
     assert (batcher.batches, batcher.items) == (3, 6)
     batcher.close()
@@ -54,15 +55,15 @@ def test_one_bad_item_spoils_only_itself() -> None:
     hold = threading.Event()
 
     def work(items: Sequence[int]) -> list[float]:
-        hold.wait(10)
+        hold.wait(LIMIT)
         return [1 / item for item in items]
 
     batcher = Batcher(work)
     futures = [batcher.submit(item) for item in (1, 2, 0, 4)]
     hold.set()
-    assert [futures[place].result(10) for place in (0, 1, 3)] == [1, 0.5, 0.25]
+    assert [futures[place].result(LIMIT) for place in (0, 1, 3)] == [1, 0.5, 0.25]
     with pytest.raises(ZeroDivisionError):
-        futures[2].result(10)
+        futures[2].result(LIMIT)
     batcher.close()
 
 
@@ -84,7 +85,7 @@ def test_overload_is_answered_and_health_goes_on(world: World) -> None:
         services = client.app.state.services  # type: ignore[attr-defined]
         assert isinstance(services, Services)
         may_go = threading.Event()
-        blocked = services.desk._pool.submit(may_go.wait, 30)
+        blocked = services.desk._pool.submit(may_go.wait, LIMIT)
 
         def ask(_: int) -> tuple[int, str]:
             answer = client.get("/api/v1/search", params={"q": "red"})
@@ -97,8 +98,8 @@ def test_overload_is_answered_and_health_goes_on(world: World) -> None:
         assert client.get("/api/v1/library").status_code == 200
         assert "prota_searches_inside 3" in client.get("/metrics").text
         may_go.set()
-        blocked.result(10)
-        answers = sorted(future.result(30) for future in asked)
+        blocked.result(LIMIT)
+        answers = sorted(future.result(LIMIT) for future in asked)
         assert answers == [(200, "")] * 3 + [(503, "1")] * 5
         assert ask(0) == (200, "")
         assert services.desk.inside == 0

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.processes import wait_until
 from tests.small_world import write_colour_clip
 
 
@@ -48,6 +48,14 @@ def make_world(folder: Path) -> World:
     return world
 
 
+def add_pictures(world: World) -> None:
+    """A photograph of each kind in a folder of their own; one has another kind's name."""
+    for colour, name in (("red", "red.jpg"), ("blue", "blue.png"), ("green", "green.webp")):
+        write_picture(world.videos / "photos" / name, colour)
+    write_picture(world.folder / "odd.png", "pink").rename(world.videos / "photos" / "odd.jpg")
+    index(world, world.videos)
+
+
 def index(world: World, path: Path) -> None:
     library = Library.open(world.library, world.model)
     library.index(path, IndexOptions(SegmentPlan(4)))
@@ -60,10 +68,3 @@ def client_of(world: World, **options: object) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.01)

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from prota.experiment import Experiment
+from prota.runtime import ALONE
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import ALONE
 from prota.training.train import Trainer
 
 __all__ = ["ALONE", "TERMS", "curve", "log", "train", "trained", "validations", "weights"]

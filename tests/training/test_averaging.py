@@ -22,6 +22,8 @@ from prota.training.train import Trainer
 from tests.library.worlds import toy_model
 from tests.training.runs import ALONE, curve, train, trained, validations, weights
 
+pytestmark = pytest.mark.train
+
 
 def model() -> nn.Sequential:
     made = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1), nn.BatchNorm1d(1))
@@ -186,7 +188,8 @@ def learned(seed: int, *overrides: str) -> ProTA:
 
 def test_the_mean_of_models_is_the_mean_of_their_weights() -> None:
     models = [learned(seed) for seed in (1, 2, 3)]
-    expected = {name: sum(learned(n).state_dict()[name].double() for n in (1, 2, 3)) / 3 for name in state(models[0])}
+    own = [{name: value.double() for name, value in state(model).items()} for model in models]
+    expected = {name: sum(values[name] for values in own) / 3 for name in own[0]}
     mean = mean_model(models)
     assert mean is models[0]
     for name, value in mean.state_dict().items():

@@ -13,9 +13,10 @@ import torch
 from prota import Config, ProTA
 from prota.experiment import Experiment
 from prota.files import publish
+from prota.runs import TrainingState
 from prota.settings import ConfigError
 from prota.training.averaging import WeightAverage
-from prota.training.checkpoint import RunFolder, TrainingState
+from prota.training.checkpoint import RunFolder
 
 
 def make(path: Path) -> tuple[RunFolder, ProTA, torch.optim.Optimizer]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prota.training.distributed import ALONE, start_world
+from prota.runtime import ALONE, start_world
 
 
 def test_every_item_is_one_processs() -> None:

@@ -23,9 +23,11 @@ from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
 from prota.training.sources import Schedule, Source
 from prota.training.train import Trainer
-from tests.conftest import REPOSITORY
+from tests.processes import REPOSITORY
 from tests.small_world import COLOURS
 from tests.training.runs import ALONE, curve, log, train
+
+pytestmark = pytest.mark.train
 
 SOURCE = "sources.pictures"
 
@@ -135,6 +137,7 @@ def test_a_stopped_run_goes_on_exactly(
     assert curve(tmp_path / "run") == curve(uninterrupted)
 
 
+@pytest.mark.process
 def test_two_ranks_give_the_same_curve(world_config: Path, pictures: list[str], tmp_path: Path) -> None:
     """Replaced words too: which ones does not depend on who replaces them."""
     local = ["encoder.text_tokens=content", "loss.locality=0.5", "loss.soft_targets=0.2", "train.epochs=1"]

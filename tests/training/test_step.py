@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
 
 from prota import Config, ProTA
 from prota.encoders.text import TextBatch
-from prota.training.distributed import ALONE, World, average_gradients
+from prota.runtime import ALONE, World
+from prota.training.distributed import average_gradients
 from prota.training.locality import locality_loss, replace_words
 from prota.training.step import StepInput, backward_step, seed_for
+from tests.processes import in_processes
 
 COLOURS = ["red", "green", "blue", "white", "black", "grey", "pink", "dim"]
 TEXTS = [f"a {colour} thing that is number {n}" for n, colour in enumerate(COLOURS)]
@@ -156,10 +157,11 @@ def _work(rank: int, size: int, folder: str) -> None:
 def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes found for every case."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(_work, args=(2, str(folder)), nprocs=2, start_method="spawn")
+    in_processes(_work, 2, 2, str(folder))
     return folder
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", CASES)
 def test_two_ranks_give_the_gradients_of_one(name: str, of_two_ranks: Path) -> None:
     preset, overrides, _ = CASES[name]

@@ -16,6 +16,8 @@ from prota.settings import ConfigError
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 from tests.tiny_models import pair_config, write_bert
 
+pytestmark = pytest.mark.train
+
 SPLIT = Split("train", (Item("v0", ("a red ball", "the red ball rolls")), Item("v1", ("two dogs", "a dog and a dog"))))
 PAIRS = [Pair("v0", ("the red ball rolls", "a red ball")), Pair("v1", ("two dogs", "a dog and a dog"))]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,16 +14,20 @@ import pytest
 import torch
 
 from prota.encoders.text import HashTokenizer, TextBatch
-from prota.evaluation.report import SystemUnderTest, find_checkpoint
+from prota.evaluation.report import SystemUnderTest
 from prota.experiment import Experiment
+from prota.runs import find_checkpoint
+from prota.runtime import World
 from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import World
 from prota.training.optim import layers_of
 from prota.training.train import NonFiniteLossError, Trainer
-from tests.conftest import REPOSITORY
+from tests.cli.test_commands import succeeds
+from tests.processes import python, wait_until
 from tests.tiny_models import pair_config
 from tests.training.runs import ALONE, TERMS, curve, log, train, trained, weights
+
+pytestmark = pytest.mark.train
 
 
 @pytest.fixture(scope="module")
@@ -63,19 +64,28 @@ def test_a_stopped_run_goes_on_exactly(
         assert torch.equal(weights(tmp_path / "run")[name], value), name
 
 
+KILLED = """
+import os, signal, sys
+from prota.experiment import Experiment
+from prota.training.checkpoint import RunFolder
+from prota.training.train import Trainer
+from tests.training.runs import ALONE, curve
+run = RunFolder(sys.argv[2])
+experiment = Experiment.load(sys.argv[1])
+run.claim(experiment)
+Trainer(experiment, run, ALONE).fit(
+    should_stop=lambda: len(curve(run.path)) == 8 and os.kill(os.getpid(), signal.SIGKILL)
+)
+"""
+
+
 def test_a_killed_run_goes_on_exactly(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
     """kill -9 after some steps of the second epoch: what was not saved is repeated, and nothing differs."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
-    while process.poll() is None:
-        if (run / "log.jsonl").exists() and '"step": 8' in (run / "log.jsonl").read_text(encoding="utf-8"):
-            process.kill()
-    process.wait()
-    assert process.returncode == -signal.SIGKILL
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "finished" in result.stdout
+    with python("-c", KILLED, world_config, run) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert RunFolder(run).state("last").step == 6
+    assert "finished" in succeeds("train", world_config, "--out", run, "--device", "cpu")
     assert curve(run) == curve(uninterrupted)
     for name, value in weights(uninterrupted).items():
         assert torch.equal(weights(run)[name], value), name
@@ -87,21 +97,13 @@ def test_who_is_told_to_stop_saves_and_says_how_to_go_on(
 ) -> None:
     """Twice at once, too: schedulers tell every process, and torchrun tells its own again."""
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "prota", "train", str(world_config), "-o", str(run), "-s", "train.epochs=500"]
-    process = subprocess.Popen(
-        [*command, "--device", "cpu"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    while process.poll() is None and not (run / "log.jsonl").exists():
-        pass
-    for number in told:
-        process.send_signal(number)
-        time.sleep(0.1)
-    output, errors = process.communicate(timeout=60)
+    options = ("-o", run, "-s", "train.epochs=5000", "--device", "cpu")
+    with python("-m", "prota", "train", world_config, *options) as process:
+        wait_until((run / "log.jsonl").exists)
+        for number in told:
+            process.send_signal(number)
+            time.sleep(0.1)
+        output, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "the same command goes on" in output
     assert "Traceback" not in errors
@@ -113,12 +115,13 @@ def test_two_ranks_give_the_same_curve(world_config: Path, tmp_path: Path) -> No
     run, augmented = tmp_path / "run", ["train.crop=0.75", "train.flip=true", "train.ema=0.9"]
     train(world_config, tmp_path / "alone", *augmented)
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
-        *("-m", "prota", "train", str(world_config), "--out", str(run), "--device", "cpu"),
+        *("-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"),
+        *("-m", "prota", "train", world_config, "--out", run, "--device", "cpu"),
         *(part for override in augmented for part in ("-s", override)),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run(command, env=environment, check=True, capture_output=True, cwd=REPOSITORY)
+    with python(*command) as process:
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
     ours, alone = curve(run), curve(tmp_path / "alone")
     assert len(ours) == len(alone)
     for two, one in zip(ours, alone, strict=True):

@@ -43,6 +43,6 @@ export const segments = (id, q, signal) => api(`${of(id)}/segments?${query({ q }
 export const stream = (id) => address(`${of(id)}/stream`);
 export const library = () => api("/library");
 export const jobs = () => api("/jobs");
-export const addFolder = (path) => api("/jobs", { method: "POST", json: { path } });
+export const addFolder = (path, pictures) => api("/jobs", { method: "POST", json: { path, pictures } });
 export const cancel = (id) => api(`/jobs/${id}`, { method: "DELETE" });
 export const events = (id) => new EventSource(address(`/jobs/${id}/events`));

@@ -1,6 +1,6 @@
 // The page: what the address says is searched, shown and opened.
 import * as api from "./api.js";
-import { $, button, count, el, hours, on, span } from "./dom.js";
+import { $, button, count, el, holds, on, span } from "./dom.js";
 import * as grid from "./grid.js";
 import { Library } from "./library.js";
 import { Player } from "./player.js";
@@ -133,7 +133,7 @@ function show(state) {
 	const cut = (answer.cut ? " · only the beginning of this text was read" : "") + (answer.partial ? " · part of the library did not answer" : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
 	if (!moments.length && weaker.length) notice("No good match", "This library does not seem to have what you describe.");
-	else if (!moments.length) notice("Nothing here", !state.q ? "Nothing else looks like it." : Object.keys(state.filters).length ? "No video passes these filters." : "The library is empty.");
+	else if (!moments.length) notice("Nothing here", !state.q ? "Nothing else looks like it." : Object.keys(state.filters).length ? "Nothing passes these filters." : "The library is empty.");
 	if (weaker.length && !state.all) {
 		$(moments.length ? "more" : "notice").append(button(() => { route.go({ all: true }, true); grid.focus(weaker[0]); }, `Show ${count(weaker.length, "weaker result")}`));
 	} else if (weaker.length) {
@@ -162,8 +162,9 @@ function home() {
 function start() {
 	const { facts } = library;
 	if (!facts) return;
-	const empty = facts.state !== "loading" && !facts.videos;
-	$("summary").textContent = `Describe it in your own words.${empty ? "" : ` ${count(facts.videos, "video")}, ${hours(facts.hours)}.`}`;
+	const size = holds(facts, ", ");
+	const empty = facts.state !== "loading" && !size;
+	$("summary").textContent = `Describe it in your own words.${size && ` ${size}.`}`;
 	const chips = past().slice(0, 6).map((q) => el("li", {}, el("a", {
 		href: link({ ...NOTHING, filters: {}, q }), on(event) { event.preventDefault(); enter(q); } }, q)));
 	$("start").replaceChildren(empty ? el("div", { class: "empty" }, el("h2", {}, "Add your first videos"),
@@ -173,8 +174,8 @@ function start() {
 
 function showFilters({ filters, like, upload }) {
 	const { min_duration: low = "", max_duration: high = "" } = filters;
-	const wanted = { folder: "", after: "", before: "", ...filters, duration: low || high ? `${low}-${high}` : "" };
-	const names = ["duration", "folder", "after", "before"];
+	const wanted = { kind: "", folder: "", after: "", before: "", ...filters, duration: low || high ? `${low}-${high}` : "" };
+	const names = ["kind", "duration", "folder", "after", "before"];
 	for (const name of names) {
 		const field = $("filters").elements[name];
 		field.value = wanted[name];

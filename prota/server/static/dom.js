@@ -30,7 +30,9 @@ export function clock(seconds) {
 	return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }
 
-export const span = (moment) => `${clock(moment.start)} – ${clock(moment.end)}`;
+/** Whether a moment is a picture: a video's lasts some time. */
+export const still = ({ start, end }) => start === end;
+export const span = (moment) => (still(moment) ? "picture" : `${clock(moment.start)} – ${clock(moment.end)}`);
 export const count = (n, one) => `${n.toLocaleString("en")} ${one}${n === 1 ? "" : "s"}`;
 export const percent = (share) => (share > 0 && share < 0.01 ? "under 1 %" : `${Math.round(share * 100)} %`);
 
@@ -38,6 +40,10 @@ export function hours(n) {
 	if (n >= 1) return `${n.toLocaleString("en", { maximumFractionDigits: n < 10 ? 1 : 0 })} hours`;
 	return n * 60 >= 1 ? count(Math.round(n * 60), "minute") : count(Math.round(n * 3600), "second");
 }
+
+/** What a library holds. */
+export const holds = ({ videos, hours: n, pictures }, between) => [videos && count(videos, "video"), videos && hours(n),
+	pictures && count(pictures, "picture")].filter(Boolean).join(between);
 
 /** Values spread over 0..1, for sizes; all alike: all in the middle. */
 export function levels(values) {

@@ -1,6 +1,6 @@
 // Moments as a grid: a card each, previews on hover and focus, arrows to move.
 import { stream } from "./api.js";
-import { button, clock, el, icon, on, percent, span } from "./dom.js";
+import { button, clock, el, icon, on, percent, span, still } from "./dom.js";
 
 let preview = null;
 
@@ -14,7 +14,7 @@ function endPreview() {
 }
 
 function startPreview(card, { video: id, start, end }) {
-	if (preview?.card === card) return;
+	if (preview?.card === card || still({ start, end })) return;
 	endPreview();
 	if (matchMedia("(prefers-reduced-motion: reduce)").matches || navigator.connection?.saveData) return;
 	const video = el("video", { "aria-hidden": "true", tabindex: -1, playsinline: "" });
@@ -39,7 +39,7 @@ function card(moment, actions) {
 			el("span", { class: "meter", vars: { share: relevance } }), percent(relevance));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
-		"aria-label": `${title}, ${clock(start)} to ${clock(end)}, ${likely.textContent}`,
+		"aria-label": `${title}, ${still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`}, ${likely.textContent}`,
 		on(event) {
 			if (event.metaKey || event.ctrlKey || event.shiftKey) return;
 			event.preventDefault();
@@ -47,7 +47,7 @@ function card(moment, actions) {
 		},
 	},
 	el("span", { class: "thumb" }, image, el("span", { class: "time" }, span(moment)),
-		end - start > 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
+		end - start >= 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
 	el("span", { class: "title" }, title),
 	el("span", { class: "facts" }, el("span", { class: "folder" }, folder), likely));
 	const quick = (name, label, run) => {

@@ -1,6 +1,6 @@
 // The library: what is in it, whether the server is ready, and folders being indexed.
 import * as api from "./api.js";
-import { $, button, count, el, hours, on } from "./dom.js";
+import { $, button, count, el, holds, hours, on } from "./dom.js";
 
 const GOING = ["waiting", "running"];
 
@@ -60,7 +60,7 @@ export class Library {
 		$("banner").hidden = !text;
 		if ($("banner").textContent !== text) $("banner").replaceChildren(el("span", { class: "spin" }), text);
 		if (!facts) return;
-		const size = facts.videos ? `${count(facts.videos, "video")} · ${hours(facts.hours)}` : "No videos";
+		const size = holds(facts, " · ") || "No videos";
 		const job = [...this.jobs.values()].find((one) => GOING.includes(one.state));
 		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : size;
 		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");
@@ -80,7 +80,7 @@ export class Library {
 
 	async add() {
 		try {
-			this.follow(await api.addFolder($("path").value.trim()));
+			this.follow(await api.addFolder($("path").value.trim(), $("pictures").checked));
 			$("path").value = "";
 			this.say("It can be searched while it grows.");
 		} catch (error) { this.say(error.message, "bad"); }
@@ -114,8 +114,9 @@ export class Library {
 		const grown = job.share - job.from.share;
 		this.jobs.set(job.id, job);
 		const facts = [job.state === "running" ? "" : job.state, job.found ? `${job.done} of ${count(job.found, "file")}` : going && "starting",
-			job.seconds > 0 && hours(job.seconds / 3600),
-			going && taken > 2 && grown > 0 && `${((job.seconds - job.from.seconds) / taken).toFixed(1)} × real time · ${hours((taken * (1 - job.share)) / grown / 3600)} left`, job.detail];
+			job.seconds > 0 && hours(job.seconds / 3600), job.pictures > 0 && count(job.pictures, "picture"),
+			going && taken > 2 && job.seconds > 0 && `${((job.seconds - job.from.seconds) / taken).toFixed(1)} × real time`,
+			going && taken > 2 && grown > 0 && `${hours((taken * (1 - job.share)) / grown / 3600)} left`, job.detail];
 		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });
 		if (job.share || !going) bar.value = job.share;
 		const before = $(`job-${job.id}`);
@@ -124,9 +125,11 @@ export class Library {
 		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
 			bar, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);
-		if (before) before.replaceWith(item);
+		// What is being pressed stays until it is released: a button that goes meanwhile gets no click.
+		if (before?.matches(":active")) setTimeout(() => this.heard({ id: job.id }), 100);
+		else if (before) before.replaceWith(item);
 		else $("jobs").prepend(item);
-		if (held) (item.querySelector("button, summary") || $("library-close")).focus();
+		if (held && item.isConnected) (item.querySelector("button, summary") || $("library-close")).focus();
 		if (this.facts) this.tell();
 	}
 

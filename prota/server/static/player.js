@@ -1,10 +1,11 @@
 // A moment, playing: the original from there on, every match on a timeline, and why.
 import * as api from "./api.js";
-import { $, button, clock, el, levels, on, span } from "./dom.js";
+import { $, button, clock, el, levels, on, span, still } from "./dom.js";
 import * as why from "./why.js";
 
 const dialog = $("player");
 const video = $("video");
+const picture = $("picture");
 const play = () => video.play().catch(() => {}); // not allowed before a click: it waits at the moment
 
 export class Player {
@@ -22,9 +23,10 @@ export class Player {
 		});
 		on(video, "timeupdate", () => this.tick());
 		on(video, "durationchange", () => this.layout());
-		on(video, "error", () => this.broken());
+		for (const screen of [video, picture]) on(screen, "error", () => this.broken());
 	}
 
+	get screen() { return still(this.moment) ? picture : video; }
 	get length() { return video.duration || this.moment?.duration || this.moment?.end || 1; }
 
 	show(moment, state) {
@@ -37,7 +39,7 @@ export class Player {
 		$("why-toggle").hidden = !state.q;
 		this.setMarks(this.actions.siblings(moment));
 		if (!dialog.open) dialog.showModal();
-		video.focus();
+		if (!still(moment)) video.focus();
 		if (other) this.load(moment.start);
 		else this.seek(moment.start);
 		this.details(moment, this.stop.signal);
@@ -49,17 +51,26 @@ export class Player {
 		this.stop.abort();
 		const { moment } = this;
 		this.moment = null;
-		video.removeAttribute("src");
-		video.load();
+		this.unload();
 		dialog.close();
 		this.actions.closed(moment);
 	}
 
+	unload() {
+		picture.removeAttribute("src");
+		video.removeAttribute("src");
+		video.load();
+	}
+
 	load(at) {
+		const { screen } = this;
+		this.unload();
 		$("video-error").hidden = true;
-		video.hidden = false;
+		for (const one of [video, picture]) one.hidden = one !== screen;
+		$("timeline").hidden = screen === picture;
+		screen.src = api.stream(this.moment.video);
+		if (screen === picture) return;
 		on(video, "loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
-		video.src = api.stream(this.moment.video);
 		play();
 	}
 
@@ -80,7 +91,8 @@ export class Player {
 				this.explain(this.route.state.why);
 			}
 			this.title();
-			$("about").textContent = [clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
+			picture.alt = about.title;
+			$("about").textContent = [still(moment) ? `${about.width} × ${about.height}` : clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
 			if (found) this.setMarks(found);
 		} catch (error) {
 			if (error.name !== "AbortError") this.actions.failed(error);
@@ -159,7 +171,7 @@ export class Player {
 		if (!$("why").firstChild) $("why").textContent = "Taking the score apart …";
 		try {
 			const answer = await api.explain(this.query, moment, signal);
-			if (this.explained === moment.segment) why.draw($("why"), answer, moment.video, (time) => this.seek(time), signal);
+			if (this.explained === moment.segment) why.draw($("why"), answer, moment, this.query, (time) => this.seek(time), signal);
 		} catch (error) {
 			if (error.name === "AbortError") return;
 			this.explained = null;
@@ -168,18 +180,18 @@ export class Player {
 	}
 
 	async broken() {
-		if (!this.moment || !video.getAttribute("src")) return;
+		if (!this.moment || !this.screen.getAttribute("src")) return;
 		const href = api.stream(this.moment.video);
 		const said = await fetch(href, { headers: { Range: "bytes=0-0" } }).then((r) => !r.ok && r.json()).catch(() => ({}));
 		$("video-error").replaceChildren(...(said
 			? [said.detail || "The server does not answer just now."]
-			: [`This browser cannot play the file (${this.codec || "unknown codec"}). `, el("a", { href, download: this.moment.title || "" }, "Save the original")]));
+			: [`This browser cannot ${still(this.moment) ? "show" : "play"} the file (${this.codec || "unknown codec"}). `, el("a", { href, download: this.moment.title || "" }, "Save the original")]));
 		$("video-error").hidden = false;
-		video.hidden = true;
+		this.screen.hidden = true;
 	}
 
 	/** After the server was away: the same place once more. */
-	again() { if (this.moment && video.error) this.load(video.currentTime || this.moment.start); }
+	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(video.currentTime || this.moment.start); }
 
 	async copy() {
 		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Not allowed");
@@ -193,7 +205,7 @@ export class Player {
 			ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(video.currentTime - 5)),
 			ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
 			n: () => this.hop(1), p: () => this.hop(-1), w: () => this.toggle(), l: () => this.actions.like(this.moment),
-			m: () => { video.muted = !video.muted; }, f: () => video.requestFullscreen(),
+			m: () => { video.muted = !video.muted; }, f: () => this.screen.requestFullscreen(),
 			" ": target.closest("button, a, video") ? null : () => (video.paused ? play() : video.pause()),
 		}[key];
 		if (!run || event.ctrlKey || event.metaKey || event.altKey || (target.closest(".scroll") && key.startsWith("Arrow"))) return;

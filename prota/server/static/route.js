@@ -1,6 +1,6 @@
 // What the page shows is what its address says: query, filters, open moment. Back goes back.
 
-const FILTERS = ["folder", "min_duration", "max_duration", "after", "before"];
+const FILTERS = ["kind", "folder", "min_duration", "max_duration", "after", "before"];
 export const NOTHING = { q: "", like: null, upload: "", all: false, open: null, why: false };
 
 const written = (moment) => `${moment.video}@${+moment.start.toFixed(3)}-${+moment.end.toFixed(3)}`;

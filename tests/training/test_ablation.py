@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from prota.evaluation.ablation import read_table, row_experiment, run_table
 from prota.evaluation.paper import ablation_rows
 from prota.evaluation.passport import PassportError
 from prota.experiment import Experiment
+from prota.runtime import ALONE
 from prota.settings import ConfigError
-from prota.training.distributed import ALONE
+from prota.training.ablation import read_table, row_experiment, run_table
 from tests.figures.test_ablation import write_result
 
 

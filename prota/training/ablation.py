@@ -17,9 +17,9 @@ from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
 from prota.experiment import Experiment
 from prota.presets import preset_fields
+from prota.runtime import World
 from prota.settings import ConfigError, parse_override
 from prota.training.checkpoint import RunFolder
-from prota.training.distributed import World
 from prota.training.features import FeatureClips
 from prota.training.start import config_of
 from prota.training.train import Reporter, Trainer

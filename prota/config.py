@@ -15,7 +15,7 @@ import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
 
 from prota.presets import BACKBONES, PRESETS, preset_fields
-from prota.settings import ConfigError, Section, merge, parse_override, table_row
+from prota.settings import ConfigError, Section, merge, parse_override, table_row, without_removed
 
 __all__ = [
     "Config",
@@ -351,6 +351,16 @@ class Config(Section):
             raise ConfigError(f"cannot read the config file {path}: {error}") from None
         try:
             return cls.from_toml(text, overrides, preset, base)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @classmethod
+    def load_saved(cls, path: Path) -> Self:
+        """Read what `to_toml` wrote, in this version or an earlier one."""
+        try:
+            return cls(**without_removed(cls, tomllib.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 

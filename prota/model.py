@@ -23,7 +23,7 @@ from prota.errors import ProtaError, one_line
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
 from prota.scoring.score import ScoreHead
-from prota.settings import ConfigError
+from prota.settings import ConfigError, without_removed
 from prota.types import Explanation, PreparedTokens
 from prota.weights import KINDS, WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
 
@@ -158,8 +158,8 @@ def saved_config(source: str | Path) -> Config:
     """The settings of a saved model, without its weights."""
     folder = model_folder(source)
     try:
-        return Config(**_read_record(folder)["config"])
-    except (KeyError, TypeError, ConfigError) as error:
+        return Config(**without_removed(Config, _read_record(folder)["config"]))
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
 
 

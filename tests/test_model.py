@@ -78,8 +78,8 @@ def test_a_setting_that_was_removed_is_read_past_where_it_has_its_old_default(tm
     with pytest.raises(ModelFolderError) as caught:
         ProTA.from_pretrained(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path} has settings that this version cannot read: score.bandwidth was removed: must be 'fixed', its "
-        "former default, got 'learned'"
+        f"{tmp_path} has settings that this version cannot read: score.bandwidth was removed: must be 'fixed', "
+        "got 'learned'"
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from prota.settings import ConfigError, Section
+from prota.settings import ConfigError, Section, without_removed
 
 
 class Inner(Section):
@@ -22,23 +22,27 @@ class Outer(Section):
     inner: Inner = Inner()
 
 
-def test_removed_settings_are_read_past_where_they_have_their_old_default() -> None:
-    assert Inner(gone="fixed", rate=0.5, kept=2) == Inner(kept=2)
-    assert Outer(inner={"gone": "fixed"}, extra={}) == Outer()
-    assert Inner(gone="fixed").model_dump() == {"kept": 1}
+def test_removed_settings_of_saved_files_are_read_past() -> None:
+    saved = {"inner": {"gone": "fixed", "rate": 0.5, "kept": 2}, "extra": {}, "unknown": 1}
+    assert without_removed(Outer, saved) == {"inner": {"kept": 2}, "unknown": 1}
+    assert without_removed(Outer, {}) == {}
 
 
 @pytest.mark.parametrize(
-    ("build", "sentence"),
+    ("saved", "sentence"),
     [
-        (lambda: Inner(gone="learned"), "gone was removed: must be 'fixed', its former default, got 'learned'"),
-        (lambda: Inner(rate=None), "rate was removed: must be 0.5, its former default, got None"),
-        (lambda: Outer(inner={"rate": 1}), "inner.rate was removed: must be 0.5, its former default, got 1"),
-        (lambda: Outer(extra={"a": 1}), "extra was removed: must be {}, its former default, got {'a': 1}"),
-        (lambda: Outer(gone="fixed"), "gone is not a setting; allowed: inner"),
+        ({"inner": {"gone": "learned"}}, "inner.gone was removed: must be 'fixed', got 'learned'"),
+        ({"inner": {"rate": None}}, "inner.rate was removed: must be 0.5, got None"),
+        ({"extra": {"a": 1}}, "extra was removed: must be {}, got {'a': 1}"),
     ],
 )
-def test_other_values_of_removed_settings_are_refused(build: object, sentence: str) -> None:
+def test_other_values_are_refused(saved: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build()  # type: ignore[operator]
+        without_removed(Outer, saved)
     assert str(caught.value) == sentence
+
+
+def test_elsewhere_a_removed_setting_is_an_error() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Outer(inner={"gone": "fixed"})
+    assert caught.value.sentences == ("inner.gone was removed: delete it; 'fixed' is what is computed",)

@@ -85,7 +85,7 @@ def test_a_run_that_names_a_removed_setting_is_continued_where_that_had_its_defa
     file.write_text(saved.replace("[score]\n", '[score]\nbandwidth = "batch"\n'), encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         run.experiment()
-    assert str(caught.value) == f"{file}: score.bandwidth was removed: must be 'fixed', its former default, got 'batch'"
+    assert str(caught.value) == f"{file}: score.bandwidth was removed: must be 'fixed', got 'batch'"
 
 
 @pytest.mark.parametrize("bytes_left", [200, 20_000, 2_000_000])

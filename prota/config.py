@@ -223,17 +223,19 @@ class ScoreConfig(Section):
 class LossConfig(Section):
     """The adaptive contrastive loss and the KL term."""
 
+    removed: ClassVar[Mapping[str, object]] = {
+        "divergence": "mean",
+        "kl": "sum",
+        "max_logit_scale": 100.0,
+        "soft_temperature": 0.1,
+    }
+
     eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: plain InfoNCE")
     beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0: none")
     margin: Literal["additive", "literal"] = Field(
         "additive",
         description="additive: margin off the positive in numerator and denominator; literal: numerator alone",
     )
-    divergence: Literal["mean", "pooled"] = Field(
-        "mean",
-        description="KL behind the margin: mean over token pairs, or between token-averaged Gaussians",
-    )
-    kl: Literal["sum", "mean"] = Field("sum", description="how the KL term reduces the D dimensions")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
     soft_targets: float = Field(
         0.0,
@@ -242,14 +244,12 @@ class LossConfig(Section):
         description="share of each target spread over candidates whose captions are alike, as the text tower saw them "
         "before training",
     )
-    soft_temperature: float = Field(0.1, gt=0, description="of that likeness (cosines): smaller, fewer are alike")
     locality: float = Field(
         0.0,
         ge=0,
         description="weight of the locality term: how far a word's token moves, and how much its weight changes, when "
         "another word of its sentence is replaced; 0: none",
     )
-    max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 
 
 class Config(Section):

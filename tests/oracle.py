@@ -377,28 +377,22 @@ def score_matrix(
 # Eq. 12 to 16: the loss
 
 
-def token_kl_to_standard(mu: Vector, log_var: Vector, loss: LossConfig) -> float:
-    """KL(N(μ, σ²) ‖ N(0, I)) of one token: ½ Σ_d (σ² + μ² − 1 − log σ²), or ½ times the mean over d."""
-    terms = [math.exp(lv) + a * a - 1 - lv for a, lv in zip(mu, log_var, strict=True)]
-    if loss.kl == "sum":
-        return math.fsum(terms) / 2
-    assert loss.kl == "mean"
-    return mean(terms) / 2
+def token_kl_to_standard(mu: Vector, log_var: Vector) -> float:
+    """KL(N(μ, σ²) ‖ N(0, I)) of one token: ½ Σ_d (σ² + μ² − 1 − log σ²)."""
+    return math.fsum(math.exp(lv) + a * a - 1 - lv for a, lv in zip(mu, log_var, strict=True)) / 2
 
 
-def side_kl(items: list[Tokens], loss: LossConfig) -> float:
+def side_kl(items: list[Tokens]) -> float:
     """One half of Eq. 12: the mean over an item's tokens, then over the items."""
     return mean(
-        mean(
-            token_kl_to_standard(mu, log_var, loss) for mu, log_var in zip(item.means, item.log_vars or [], strict=True)
-        )
+        mean(token_kl_to_standard(mu, log_var) for mu, log_var in zip(item.means, item.log_vars or [], strict=True))
         for item in items
     )
 
 
-def kl_term(texts: list[Tokens], videos: list[Tokens], loss: LossConfig) -> float:
+def kl_term(texts: list[Tokens], videos: list[Tokens]) -> float:
     """Eq. 12: L_kl = (KL of the texts + KL of the videos) / 2."""
-    return (side_kl(texts, loss) + side_kl(videos, loss)) / 2
+    return (side_kl(texts) + side_kl(videos)) / 2
 
 
 def kl_between(mu_p: Vector, var_p: Vector, mu_q: Vector, var_q: Vector) -> float:
@@ -409,13 +403,10 @@ def kl_between(mu_p: Vector, var_p: Vector, mu_q: Vector, var_q: Vector) -> floa
     )
 
 
-def divergence(p: Tokens, q: Tokens, loss: LossConfig) -> float:
-    """KL(N_p ‖ N_q) of two items: mean over their token pairs, or between their token-averaged Gaussians."""
+def divergence(p: Tokens, q: Tokens) -> float:
+    """KL(N_p ‖ N_q) of two items: mean over their token pairs."""
     vars_p = [[math.exp(x) for x in log_var] for log_var in p.log_vars or []]
     vars_q = [[math.exp(x) for x in log_var] for log_var in q.log_vars or []]
-    if loss.divergence == "pooled":
-        return kl_between(mean_vector(p.means), mean_vector(vars_p), mean_vector(q.means), mean_vector(vars_q))
-    assert loss.divergence == "mean"
     return mean(
         kl_between(mu_p, var_p, mu_q, var_q)
         for mu_p, var_p in zip(p.means, vars_p, strict=True)
@@ -423,9 +414,9 @@ def divergence(p: Tokens, q: Tokens, loss: LossConfig) -> float:
     )
 
 
-def adaptive_margin(p: Tokens, q: Tokens, loss: LossConfig) -> float:
+def adaptive_margin(p: Tokens, q: Tokens) -> float:
     """Eq. 14: m = exp(−KL(N_p ‖ N_q)); p the text for m_t2v, p the video for m_v2t."""
-    return math.exp(-divergence(p, q, loss))
+    return math.exp(-divergence(p, q))
 
 
 def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConfig) -> float:
@@ -446,9 +437,9 @@ def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConf
     return mean(losses)
 
 
-def temperature(logit_scale: float, loss: LossConfig) -> float:
-    """τ of Eq. 13: 1/τ = exp(logit_scale), at most ``max_logit_scale``."""
-    return 1 / min(math.exp(logit_scale), loss.max_logit_scale)
+def temperature(logit_scale: float) -> float:
+    """τ of Eq. 13: 1/τ = exp(logit_scale), at most 100."""
+    return 1 / min(math.exp(logit_scale), 100)
 
 
 def contrastive_total(t2v: float, v2t: float) -> float:
@@ -478,16 +469,16 @@ def loss_terms(
 ) -> dict[str, float]:
     """Eq. 12 to 16 for a batch in which text i belongs to video i; ``kl`` lacks β, ``margin`` lacks η."""
     scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution)
-    tau = temperature(logit_scale, loss)
+    tau = temperature(logit_scale)
     margins_t2v, margins_v2t = [0.0] * len(texts), [0.0] * len(videos)
     kl, text_log_var, video_log_var = 0.0, 0.0, 0.0
     if score.similarity != "cosine":
         text_tokens = [item_tokens(text, text_heads, score, distribution) for text in texts]
         video_tokens = [item_tokens(video, video_heads, score, distribution) for video in videos]
         pairs = list(zip(text_tokens, video_tokens, strict=True))
-        margins_t2v = [adaptive_margin(text, video, loss) for text, video in pairs]
-        margins_v2t = [adaptive_margin(video, text, loss) for text, video in pairs]
-        kl = kl_term(text_tokens, video_tokens, loss)
+        margins_t2v = [adaptive_margin(text, video) for text, video in pairs]
+        margins_v2t = [adaptive_margin(video, text) for text, video in pairs]
+        kl = kl_term(text_tokens, video_tokens)
         text_log_var, video_log_var = mean_log_var(text_tokens), mean_log_var(video_tokens)
     t2v = contrastive(scores, margins_t2v, tau, loss)
     v2t = contrastive(transpose(scores), margins_v2t, tau, loss)

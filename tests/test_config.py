@@ -51,11 +51,11 @@ def test_defaults_are_the_papers() -> None:
 def test_a_file_names_rows_and_overrides_win(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('preset = "dpa"\nbackbone = "toy"\n[score]\nlambda_ = 50\nxi = "max"\n', encoding="utf-8")
-    config = Config.load(path, ["score.lambda_=25", "score.gram = dot", "loss.max_logit_scale=50.5"])
+    config = Config.load(path, ["score.lambda_=25", "score.gram = dot", "loss.label_smoothing=0.25"])
     assert config.score.similarity == "cosine"
     assert config.encoder.kind == "toy"
     assert (config.score.lambda_, config.score.xi, config.score.gram) == (25.0, "max", "dot")
-    assert config.loss.max_logit_scale == 50.5
+    assert config.loss.label_smoothing == 0.25
 
 
 def test_building_leaves_the_tables_alone() -> None:

@@ -74,7 +74,7 @@ def test_micro_batches_give_the_gradients_of_the_batch(preset: str, micro_batch:
     assert_same(gradients(twin), gradients(model))
 
 
-SOFT = ["loss.soft_targets=0.4", "loss.soft_temperature=0.5"]
+SOFT = ["loss.soft_targets=0.4"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -42,6 +42,8 @@ Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
 class EncoderConfig(Section):
     """From words and frames to tokens of width D."""
 
+    removed: ClassVar[Mapping[str, object]] = {"drop_path": 0.0, "temporal_positions": 77}
+
     kind: Literal["clip", "pair", "toy"] = Field(
         "clip",
         description="clip: one CLIP model; pair: any vision and text encoder, projected; toy: tiny, for tests",
@@ -83,16 +85,12 @@ class EncoderConfig(Section):
         description="share of a text token that is its own word's input vector; the rest is what the text tower makes "
         "of it in its sentence",
     )
-    frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
+    frames: int = Field(12, ge=1, le=77, description="M, the frames sampled from a video")
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
     )
-    drop_path: float = Field(
-        0.0, ge=0, lt=1, description="kind=pair: share of the vision encoder's branches left out at random in training"
-    )
     temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
     temporal_heads: int = Field(8, ge=1, description="its attention heads")
-    temporal_positions: int = Field(77, ge=1, description="the most frames its position table can number")
     temporal_init: Literal["clip", "random"] = Field(
         "clip",
         description="clip: copy the first layers of CLIP's text transformer; random: start afresh",
@@ -104,11 +102,6 @@ class EncoderConfig(Section):
             raise ValueError(
                 f"width={self.width} cannot be split over temporal_heads={self.temporal_heads}; "
                 "allowed: a divisor of width"
-            )
-        if self.frames > self.temporal_positions:
-            raise ValueError(
-                f"frames={self.frames} exceeds temporal_positions={self.temporal_positions}; "
-                "allowed: frames up to temporal_positions"
             )
         if self.kind == "pair" and self.temporal_init == "clip":
             raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")

@@ -169,7 +169,7 @@ def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
     names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
     if towers_only:
         return {f"encoder.{name}": getattr(encoder, name) for name in names}
-    names += ["temporal_layers", "temporal_heads", "temporal_positions"]
+    names += ["temporal_layers", "temporal_heads"]
     head = {
         "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
         "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",

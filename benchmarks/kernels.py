@@ -194,7 +194,7 @@ def gpu_search(flops: float, read: float, segments: int) -> None:
     queries = prepared(64, 1, "cuda")[0]
     for texts, words in ((1, WORDS), (1, 12), (64, WORDS), (64, 12)):
         some = queries[:texts].map(lambda tensor, words=words: tensor[:, :words].contiguous())
-        took = milliseconds(lambda some=some: search.top_k(some, bank, 100, CONFIG, 1.0), "cuda")
+        took = milliseconds(lambda some=some: search.top_k(some, bank, 100, CONFIG), "cuda")
         limit = max(size / read, texts * segments * PAIR_FLOPS * words / WORDS / flops)
         row(
             f"top 100 of {segments:,}  {texts} queries of {words} words",

@@ -61,7 +61,6 @@ def top_k(
     k: int,
     config: ScoreConfig,
     allowed: Tensor | None = None,
-    tiling: Tiling | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best videos of each text, best first: scores and places, [A, min(k, B)].
 
@@ -71,7 +70,7 @@ def top_k(
     queries = operand(pad_words(texts, _LEAST_COLUMNS), bank.common, bank.videos.direction.dtype)
     (a, n, d), (b, m, _) = queries.shape, bank.videos.shape
     maths, k = Maths.of(config), min(k, b)
-    tiling = tiling or _search_tiling(a, n, m, d, bank.videos.direction.dtype.itemsize)
+    tiling = _search_tiling(a, n, m, d, bank.videos.direction.dtype.itemsize)
     tiles = -(-b // tiling.videos)
     permitted = None if allowed is None else allowed.to(torch.uint8).contiguous()
     best = queries.weight.new_empty(a, tiles)

@@ -23,7 +23,7 @@ from prota.errors import ProtaError, one_line
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
 from prota.scoring.score import ScoreHead
-from prota.settings import ConfigError
+from prota.settings import ConfigError, without_removed
 from prota.types import Explanation, PreparedTokens
 from prota.weights import KINDS, WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
 
@@ -122,9 +122,8 @@ class ProTA(nn.Module):
     def from_pretrained(cls, source: str | Path) -> ProTA:
         """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
         folder = model_folder(source)
-        record = _read_record(folder)
+        record, config = _read_record(folder), saved_config(folder)
         try:
-            config = Config(**record["config"])
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
@@ -159,8 +158,8 @@ def saved_config(source: str | Path) -> Config:
     """The settings of a saved model, without its weights."""
     folder = model_folder(source)
     try:
-        return Config(**_read_record(folder)["config"])
-    except (KeyError, TypeError, ConfigError) as error:
+        return Config(**without_removed(Config, _read_record(folder)["config"]))
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
 
 
@@ -170,7 +169,7 @@ def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
     names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
     if towers_only:
         return {f"encoder.{name}": getattr(encoder, name) for name in names}
-    names += ["temporal_layers", "temporal_heads", "temporal_positions"]
+    names += ["temporal_layers", "temporal_heads"]
     head = {
         "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
         "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",

@@ -67,17 +67,20 @@ def test_a_saved_model_needs_nothing_it_came_from(kind: str, tmp_path: Path, req
     assert loaded.text_encoder.pieces("a cat") == ["<start>", "a", "cat", "<end>"]
 
 
-def test_learned_and_estimated_bandwidths_are_saved(tmp_path: Path) -> None:
-    for overrides in (["score.bandwidth=learned"], ["score.bandwidth=estimated"]):
-        model = toy("prota", *overrides)
-        if "learned" in overrides[0]:
-            torch.nn.init.constant_(model.head.log_bandwidth, 0.7)
-        else:
-            frames, mask = random_frames()
-            model.head.estimate_bandwidth([(model.text_encoder(TEXTS), model.video_encoder(frames, mask))])
-        model.save_pretrained(tmp_path / "model")
-        loaded = ProTA.from_pretrained(tmp_path / "model").head
-        assert torch.equal(torch.as_tensor(loaded.bandwidth), torch.as_tensor(model.head.bandwidth))
+def test_a_setting_that_was_removed_is_read_past_where_it_has_its_old_default(tmp_path: Path) -> None:
+    """Models of earlier versions name ``score.bandwidth``."""
+    model = toy("prota")
+    model.save_pretrained(tmp_path)
+    saved = model.config.model_dump()
+    _edit(tmp_path, config=saved | {"score": saved["score"] | {"bandwidth": "fixed"}})
+    assert ProTA.from_pretrained(tmp_path).config == model.config
+    _edit(tmp_path, config=saved | {"score": saved["score"] | {"bandwidth": "learned"}})
+    with pytest.raises(ModelFolderError) as caught:
+        ProTA.from_pretrained(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} has settings that this version cannot read: score.bandwidth was removed: must be 'fixed', "
+        "got 'learned'"
+    )
 
 
 def test_saving_over_a_model_replaces_it_and_keeps_other_files(tmp_path: Path) -> None:
@@ -115,8 +118,11 @@ def _other_weights(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[1]"), "is not a ProTA model"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "clip"}'), "but a 'clip' one: use it as a"),
         (lambda folder: _edit(folder, version=99), "format version 99, this prota reads versions up to 2: upgrade"),
-        (lambda folder: _edit(folder, config={"score": {"xi": 0}}), r"version can build: score\.xi = 0 is not allowed"),
-        (lambda folder: _edit(folder, config=None), "does not hold a model that this version can build"),
+        (
+            lambda folder: _edit(folder, config={"score": {"xi": 0}}),
+            r"version cannot read: score\.xi = 0 is not allowed",
+        ),
+        (lambda folder: _edit(folder, config=None), "has settings that this version cannot read"),
         (lambda folder: _edit(folder, towers={}, config={}), "does not hold a model that this version can build"),
         (lambda folder: (folder / "model.safetensors").unlink(), r"model\.safetensors is missing: .* incomplete"),
         (_truncate, r"model\.safetensors is damaged or cut short"),

@@ -19,7 +19,7 @@ from prota.files import publish
 __all__ = ["BuildError", "build", "load"]
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("cpu_score.c", "cpu_round.c")
+_SOURCES = ("cpu_score.c",)
 _HEADERS = ("cpu_products.h",)
 # No -ffast-math: rounding to an integer by adding a large number must stay what it is.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")

@@ -83,8 +83,6 @@ class Relevance:
         from safetensors.torch import save
 
         tokens = self.background
-        if tokens.weight is None:
-            raise LibraryError("score.bandwidth='batch' weighs tokens by the pair: there is no background to store")
         tensors = {"direction": tokens.direction, "weight": tokens.weight, "spread": tokens.spread}
         stored = {name: value.cpu().half().contiguous() for name, value in tensors.items() if value is not None}
         metadata = {name: json.dumps(value) for name, value in vars(self.fit).items()}

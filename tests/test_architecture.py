@@ -14,7 +14,7 @@ PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
     {"errors"},
-    {"presets", "settings", "files", "models"},
+    {"presets", "settings", "files", "platform", "models"},
     {"types", "config", "runtime"},
     {"experiment"},
     {"frames", "encoders", "kernels", "weights"},

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -18,6 +17,7 @@ import numpy as np
 from av.codec.codec import UnknownCodecError
 
 from prota.files import hold, publish, write_atomically
+from prota.platform import sync
 from prota.samples.camera import between, look
 from prota.samples.scenes import CLIPS, SCENES, Clip
 from prota.samples.sources import SOURCES, SamplesError, open_picture, picture_path
@@ -163,8 +163,7 @@ def _make(path: Path, clip: Clip, style: Look, encoder: str, mark: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         _encode(temporary, clip, style, encoder, mark)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ LEVELS = [
     {"experiment"},
     {"frames", "encoders", "kernels", "weights"},
     {"scoring"},
-    {"model"},
+    {"model", "relevance"},
     {"losses", "ranking", "runs"},
     {"data", "training", "evaluation", "library"},
     {"cluster", "figures", "planning", "samples", "server", "cli"},

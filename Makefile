@@ -23,7 +23,7 @@ WORKERS ?= 2
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test check setup browser lint types pytest fast numerics bench format clean
+.PHONY: demo test check setup browser lint types pytest fast windows numerics bench format clean
 
 test: lint types pytest
 
@@ -70,8 +70,14 @@ browser: setup
 pytest: browser
 	$(BIN)/pytest -n $(WORKERS) --durations=20
 
+FAST := -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or train)"
 fast: setup
-	$(BIN)/pytest -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or train)"
+	$(BIN)/pytest $(FAST)
+
+# The types, and the fast tests, as on Windows: without the calls that it lacks.
+windows: setup
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/python -m pytest -p tests.windows $(FAST)
 
 # Once more as CPUs without AVX-512 and without AVX2 round: every library that multiplies matrices is told which it has.
 # oneDNN keeps VNNI, because torch asks the CPU itself whether oneDNN multiplies int8 without overflow; and torch.compile

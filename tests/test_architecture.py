@@ -14,12 +14,12 @@ PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
     {"errors"},
-    {"presets", "settings", "files", "models"},
+    {"presets", "settings", "files", "platform", "models"},
     {"types", "config", "runtime"},
     {"experiment"},
     {"frames", "encoders", "kernels", "weights"},
     {"scoring"},
-    {"model"},
+    {"model", "relevance"},
     {"losses", "ranking", "runs"},
     {"data", "training", "evaluation", "library"},
     {"cluster", "figures", "samples", "server", "cli"},

@@ -17,6 +17,7 @@ from prota import Config, ModelFolderError, ProTA
 from prota.evaluation.metrics import retrieval_metrics
 from prota.losses import prota_loss
 from prota.presets import PRESETS
+from prota.relevance import RELEVANCE_FILE, Fit, Relevance
 from tests.tiny_models import clip_config, pair_config
 
 TEXTS = ["a red square", "the blue circle moves to the left", ""]
@@ -47,6 +48,29 @@ def test_a_saved_model_scores_the_same(preset: str, tmp_path: Path) -> None:
     assert loaded.config == model.config
     assert not loaded.training
     assert torch.equal(scores(loaded, frames, mask), expected)
+
+
+def test_relevance_is_saved_and_loaded_with_the_model(tmp_path: Path) -> None:
+    model, folder = toy().eval(), tmp_path / "model"
+    model.save_pretrained(folder)
+    assert ProTA.from_pretrained(folder).relevance is None
+    background = model.encode_video(*random_frames()).without_source().map(Tensor.detach)
+    model.relevance = Relevance(Fit((0.1, -2.0, 3.5, 1e-3, -1.0, 0.5), 0.4, 64), background)
+    model.save_pretrained(folder)
+    loaded = ProTA.from_pretrained(folder)
+    assert loaded.relevance is not None
+    assert loaded.relevance.fit == model.relevance.fit
+    loaded.save_pretrained(tmp_path / "again")
+    again = ProTA.from_pretrained(tmp_path / "again").relevance
+    assert again is not None
+    assert again.fit == loaded.relevance.fit
+    assert torch.equal(again.background.direction, loaded.relevance.background.direction)
+    (folder / RELEVANCE_FILE).write_bytes(b"{}")
+    with pytest.raises(ModelFolderError):
+        ProTA.from_pretrained(folder)
+    loaded.relevance = None
+    loaded.save_pretrained(folder)
+    assert ProTA.from_pretrained(folder).relevance is None
 
 
 @pytest.mark.parametrize("kind", ["clip", "pair"])

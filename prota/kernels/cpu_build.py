@@ -15,6 +15,7 @@ from pathlib import Path
 
 from prota.errors import ProtaError
 from prota.files import publish
+from prota.platform import sync
 
 __all__ = ["BuildError", "build", "load"]
 
@@ -66,8 +67,7 @@ def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
     try:
         _run([*command, *(str(_FOLDER / source) for source in _SOURCES), "-o", name, "-lm"])
         temporary.chmod(0o700)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -77,7 +77,8 @@ def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
 def _refuse_strangers(path: Path) -> None:
     """What is loaded runs as this user: no one else may have written it (a shared cache, another user's home)."""
     state = path.stat()
-    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+    # Windows knows neither; there a home is its user's alone.
+    if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o022):
         raise PermissionError(f"{path} belongs to, or can be written by, others")
 
 

@@ -221,7 +221,7 @@ class Engine:
         from prota.library.search import Searcher
 
         assert self._library is not None
-        return Searcher(store, self._library.model, relevance=self._library.relevance, finder=finder)
+        return Searcher(store, self._library.model, finder=finder)
 
     def _finder(self, store: Store) -> Finder | None:
         """What searches a version, where that is not this process; requests go on with the one before meanwhile."""

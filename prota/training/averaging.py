@@ -93,6 +93,8 @@ def mean_model(models: Sequence[ProTA]) -> ProTA:
         weights = other.state_dict()
         sums = {name: total + weights[name].to(total) for name, total in sums.items()}
     first.load_state_dict({name: total / len(models) for name, total in sums.items()})
+    # How sure one can be of a score is another matter for another model.
+    first.relevance = None
     return first
 
 

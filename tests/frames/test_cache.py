@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pickle
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prota.files import hold
 from prota.frames import shards
 from prota.frames.cache import CacheError, CachePlan, FrameCache, Progress, fill_cache
 from prota.frames.sampling import middle_indices, uniform_indices
@@ -215,10 +215,8 @@ def test_another_plan_a_second_writer_and_foreign_folders_are_refused(videos: di
     fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     with pytest.raises(CacheError, match=r"jitter = 3, not 1; size = 16, not 32: use another folder"):
         fill_cache(tmp_path / "cache", one, CachePlan(4, 1, 32), workers=1)
-    with (tmp_path / "cache" / "lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(CacheError, match="another process is filling"):
-            fill_cache(tmp_path / "cache", one, PLAN, workers=1)
+    with hold(tmp_path / "cache" / "lock"), pytest.raises(CacheError, match="another process is filling"):
+        fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").touch()
     with pytest.raises(CacheError, match="not empty and not a frame cache"):

@@ -11,9 +11,9 @@ import torch
 from prota import ModelFolderError, ProTA
 from prota.experiment import Experiment
 from prota.library.library import Library
-from prota.library.relevance import Relevance
 from prota.model import model_folder
 from prota.models import shipped
+from prota.relevance import Relevance
 from prota.samples.copying import CLIPS
 from prota.weights import read_weights
 from tests.library.worlds import toy_model, write_clips

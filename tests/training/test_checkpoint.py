@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +90,7 @@ def test_a_run_that_names_a_removed_setting_is_continued_where_that_had_its_defa
 @pytest.mark.parametrize("bytes_left", [200, 20_000, 2_000_000])
 def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path: Path, bytes_left: int) -> None:
     """No file may be longer, as on a disk with that little left: the settings, the weights or the optimiser fail."""
+    resource = pytest.importorskip("resource")
     run, model, optimiser = make(tmp_path)
     model.logit_scale.grad = torch.ones_like(model.logit_scale)
     optimiser.step()

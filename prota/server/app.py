@@ -27,7 +27,11 @@ from prota.server.services import Given, Services
 from prota.server.waiting import Batcher, Desk, Kept
 
 if TYPE_CHECKING:
-    from prota.cluster.gather import Shards
+    import torch
+
+    from prota.cluster.shards import ShardedFinder
+    from prota.library.storage.reader import Snapshot
+    from prota.scoring.score import ScoreHead
 
 __all__ = ["STATIC", "create_app"]
 
@@ -89,14 +93,15 @@ def _version() -> str:
         return "0"
 
 
-def _shards(options: ServerOptions) -> Shards:
-    from prota.cluster.gather import Shards
+def _sharded(options: ServerOptions, store: Snapshot, head: ScoreHead, device: torch.device) -> ShardedFinder:
+    from prota.cluster.shards import ShardedFinder
 
-    return Shards(options.shards, options.deadline, options.device)
+    gpus = options.device != "cpu"
+    return ShardedFinder(store, head, device, shards=options.shards, deadline=options.deadline, gpus=gpus)
 
 
 def _services(library: Where, options: ServerOptions) -> Services:
-    shards = partial(_shards, options) if options.ray else None
+    shards = partial(_sharded, options) if options.ray else None
     engine = Engine(library, options.model, options.device, options.cached, options.refresh, shards)
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     desk = Desk("prota-search", options.searchers, options.waiting)

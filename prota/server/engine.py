@@ -21,11 +21,14 @@ from prota.server.problems import ProblemError
 from prota.server.waiting import Batcher, Kept
 
 if TYPE_CHECKING:
-    from prota.cluster.gather import Shards
+    import torch
+
+    from prota.cluster.shards import ShardedFinder
     from prota.library.finding import Finder
     from prota.library.library import Library
     from prota.library.search import Query, Searcher
     from prota.library.storage.reader import Snapshot
+    from prota.scoring.score import ScoreHead
 
 __all__ = ["Engine", "State", "View"]
 
@@ -69,9 +72,9 @@ class Engine:
         device: str,
         cached: int,
         refresh: float,
-        shards: Callable[[], Shards] | None = None,
+        shards: Callable[[Snapshot, ScoreHead, torch.device], ShardedFinder] | None = None,
     ) -> None:
-        """``shards``: makes what spreads the library over a cluster; None: it is searched in this process."""
+        """``shards``: spreads a version of the library over a cluster; None: it is searched in this process."""
         self.folder, self.device, self.refresh = Location.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
@@ -86,7 +89,8 @@ class Engine:
         self._rests_until = 0.0
         self._library: Library | None = None
         self._make_shards = shards
-        self._shards: Shards | None = None
+        self._loading: ShardedFinder | None = None
+        self._sharded: ShardedFinder | None = None
         self._stamp: ModelStamp | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._keep_up, name="prota-library", daemon=True)
@@ -98,8 +102,9 @@ class Engine:
         self._ended.set()
         self._wake.set()
         self.batcher.close()
-        if self._shards is not None:
-            self._shards.close()
+        for finder in (self._loading, self._sharded):
+            if finder is not None:
+                finder.close()
 
     def look(self) -> None:
         """See now whether there is a newer version, and not only after a while."""
@@ -218,21 +223,24 @@ class Engine:
         from prota.library.search import Searcher
 
         assert self._library is not None
-        return Searcher(store, self._library.model, relevance=self._library.relevance, finder=finder)
+        return Searcher(store, self._library.model, finder=finder)
 
     def _finder(self, store: Snapshot) -> Finder | None:
         """What searches a version, where that is not this process; requests go on with the one before meanwhile."""
         if self._make_shards is None:
             return None
         assert self._library is not None
-        self._shards = self._shards or self._make_shards()
-        return self._shards.take(store, self._library.model.head, self._library.model.logit_scale.device)
+        model = self._library.model
+        self._loading = self._make_shards(store, model.head, model.logit_scale.device)
+        self._loading.warm()
+        self._sharded = self._loading
+        return self._sharded
 
     @property
     def shards(self) -> tuple[int, int]:
-        """How many parts of the library can be asked, and of how many."""
-        gather = self._shards.present if self._shards is not None else None
-        return (0, 0) if gather is None else (gather.up, len(gather.slots))
+        """How many shards the next search will ask, and of how many."""
+        finder = self._sharded
+        return (0, 0) if finder is None else (finder.up, len(finder.shards))
 
     def _load(self, store: Snapshot) -> None:
         from prota.library.encoding import stamp_of

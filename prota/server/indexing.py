@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prota.errors import one_line
-from prota.frames.pool import end_with
+from prota.platform import end_with, lower_priority
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -82,7 +82,7 @@ def main() -> None:
     stop = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(True))
-    os.nice(_NICENESS)
+    lower_priority(_NICENESS)
     # What is committed is whole at any moment; a file that takes minutes to read is not finished for no one.
     end_with(parent)
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 from starlette.responses import Response, StreamingResponse
 
 from prota.library.records import VideoRecord
+from prota.platform import open_nonblocking
 from prota.server.problems import ProblemError
 
 __all__ = ["parse_range", "stream_video"]
@@ -65,8 +66,7 @@ def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range:
 def _opened(record: VideoRecord) -> FileIO:
     """The file as it was indexed: what lies there now may be another."""
     try:
-        # Without waiting: somebody may have put a pipe in its place.
-        file = FileIO(os.open(record.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        file = FileIO(record.path, opener=open_nonblocking)
     except (OSError, ValueError):
         raise ProblemError(
             404, f"the file of this {record.kind} is not there any more: index its folder again"
@@ -80,8 +80,9 @@ def _opened(record: VideoRecord) -> FileIO:
 
 def _chunks(file: FileIO, first: int, end: int) -> Iterator[bytes]:
     with file:
+        file.seek(first)
         while first < end:
-            data = os.pread(file.fileno(), min(_CHUNK, end - first), first)
+            data = file.read(min(_CHUNK, end - first))
             if not data:
                 # It became shorter meanwhile: the client sees that less came than was announced.
                 return

@@ -18,7 +18,7 @@ from ray.cluster_utils import Cluster
 from prota.cluster import indexing
 from prota.cluster.indexing import RayWork
 from prota.cluster.stages import Reading, Result
-from prota.library import upkeep
+from prota.library import manage
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
 from prota.library.records import LibraryError
@@ -27,7 +27,7 @@ from prota.library.storage.location import Where
 from prota.library.storage.reader import Snapshot
 from prota.library.walk import FoundFile
 from prota.model import ProTA
-from tests.cluster.conftest import NODE
+from tests.cluster.conftest import NODE, workers
 from tests.frames.clips import write_clip
 from tests.library.object_store import BUCKET, Proxy, now_and_then
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -81,21 +81,6 @@ def same(one: dict[tuple[str, int], dict[str, Any]], other: dict[tuple[str, int]
     return {key: repr(row) for key, row in one.items()} == {key: repr(row) for key, row in other.items()}
 
 
-def encoders(node: Any) -> list[int]:
-    """Processes of a node that encode."""
-    raylet = node.all_processes["raylet"][0].process.pid
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            # The name is in brackets and may hold anything.
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == raylet and "Encoder" in (process / "cmdline").read_text():
-                found.append(int(process.name))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -> tuple[Path, IndexReport]:
     """The library of a single machine."""
@@ -125,7 +110,7 @@ def test_the_library_is_that_of_a_single_machine(
     assert records(folder) == records(tmp_path / "together")
     assert same(rows(folder), rows(tmp_path / "together"))
     assert max(number for _, number in rows(tmp_path / "together")) > 64, "a video has to come in parts"
-    assert upkeep.verify(tmp_path / "together") == []
+    assert manage.verify(tmp_path / "together") == []
     # What is known by its date is not looked at, so nobody is asked to do anything.
     again = index(tmp_path / "together", model, clips, work=RayWork)
     assert (again.unchanged, again.indexed, again.bytes_new) == (21, 0, 0)
@@ -140,7 +125,7 @@ class Faults:
 
     def __call__(self, report: IndexReport) -> None:
         if not self.killed and report.indexed >= self.killing:
-            number = next(number for node in self.cluster.list_all_nodes() for number in encoders(node))
+            number = next(number for node in self.cluster.list_all_nodes() for number in workers(node, "Encoder"))
             os.kill(number, signal.SIGKILL)
             self.killed.append(number)
         if self.node is not None and report.indexed >= self.leaving:
@@ -163,7 +148,7 @@ def test_a_worker_dies_and_then_a_machine(
     assert faults.killed
     assert faults.node is None
     assert (report.indexed, report.duplicates, len(report.bad)) == (17, 2, 2)
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
     assert same(rows(alone[0]), rows(tmp_path / "lib"))
 
 
@@ -182,7 +167,7 @@ def test_a_run_that_was_stopped_is_continued_by_anyone(
     assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
     assert 0 < first.indexed < 17
     assert faults.total() > 0
-    assert upkeep.verify(library) == []
+    assert manage.verify(library) == []
     second = index(library, model, clips)
     assert first.indexed + second.indexed == 17, "what was finished is not done again"
     assert same(rows(alone[0]), rows(library))
@@ -261,4 +246,4 @@ def test_pictures_are_those_of_a_single_machine(tmp_path: Path, cluster: Cluster
     assert (alone.indexed, alone.pictures, alone.bad) == (5, 4, together.bad)
     assert records(tmp_path / "alone") == records(tmp_path / "together")
     assert same(rows(tmp_path / "alone"), rows(tmp_path / "together"))
-    assert upkeep.verify(tmp_path / "together") == []
+    assert manage.verify(tmp_path / "together") == []

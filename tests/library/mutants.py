@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from prota.library import upkeep
+from prota.library import manage
 from prota.library.storage.reader import Snapshot
 from prota.library.walk import FoundFile, walk
 from tests.library.worlds import toy_model
@@ -94,7 +94,7 @@ def index_mutants(files: list[Path], folder: Path, limit: float, timeout: float 
         else:
             outcome.problems.append(f"{path.name}: neither searchable nor listed: {record}")
     outcome.segments = store.count()
-    outcome.problems += upkeep.verify(folder / "lib")
+    outcome.problems += manage.verify(folder / "lib")
     return outcome
 
 

@@ -12,7 +12,7 @@ from prota.library.records import VideoRecord
 from prota.library.walk import content_id
 from prota.server.problems import ProblemError
 from prota.server.streaming import _media_type, parse_range, stream_video
-from tests.processes import wait_until
+from tests.processes import posix, wait_until
 from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
@@ -71,6 +71,7 @@ def test_the_original_is_streamed(client: TestClient, world: World) -> None:
     assert client.post(address).status_code == 405
 
 
+@posix
 def test_files_that_went_or_changed_are_not_streamed(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     path = world.videos / "near" / "red-left.mp4"

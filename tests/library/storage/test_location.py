@@ -46,6 +46,7 @@ from tests.library.object_store import (
 )  # fmt: skip
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 from tests.library.storage import works
+from tests.library.storage.faults import POINTS
 from tests.library.storage.test_writer import WRITER, rows_of
 from tests.library.worlds import toy_model, write_clips
 from tests.processes import LIMIT, python
@@ -321,7 +322,7 @@ def fill_like(address: str, model: Any) -> str:
     return address
 
 
-def points(proxy: Proxy, work: Callable[[], object], number: int = 8) -> list[int]:
+def points(proxy: Proxy, work: Callable[[], object], number: int = max(2, POINTS // 2)) -> list[int]:
     """Some of the changes that a piece of work makes, the first and the last among them."""
     changes: list[str] = []
 

@@ -251,7 +251,7 @@ def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: py
         (ValueError("two\nlines"), "film.mp4: two lines"),
     ):
 
-        def fail(*_: object, error: Exception = error) -> None:
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(reading, "decode_chosen", fail)

@@ -204,7 +204,8 @@ def take_in(writer: Writer, source: Snapshot) -> None:
         chosen.add(path)
         if video.state != "bad" and owner is not None:
             # It may have been cut into other segments there; those that are here count.
-            videos.append(replace(video, path=path, segments=owner.segments))
+            ours = {name: getattr(owner, name) for name in ("segments", *OF_CONTENT)}
+            videos.append(replace(video, path=path, **ours))
         else:
             videos.append(replace(video, path=path))
             fresh |= {video.video_id} if video.whole else set()

@@ -63,7 +63,7 @@ def test_stretches_where_rows_were_removed_and_indexed(tmp_path: Path) -> None:
 def test_a_version_of_before_can_be_opened_until_it_is_cleaned_up(tmp_path: Path) -> None:
     folder = fill(tmp_path / "library")
     store = Snapshot.open(folder)
-    before, place, stamp = store.head, store.folder, store.stamp
+    before, place, stamp = store.head, store.location, store.stamp
     with Writer.open(folder) as store:
         store.commit([], [], remove=["/films/n0.mp4"])
         assert Snapshot(place, stamp, before).count() == 60

@@ -18,7 +18,7 @@ import torch
 from prota.frames import decode
 from prota.frames.pool import Outcome
 from prota.frames.transforms import Extent
-from prota.library import indexing, upkeep, working
+from prota.library import indexing, manage, working
 from prota.library.clips import ClipRange, like_query
 from prota.library.encoding import encode_video, stored_tokens
 from prota.library.indexing import IndexOptions, IndexReport
@@ -60,7 +60,7 @@ def test_new_files_are_indexed_once(tmp_path: Path, model: ProTA) -> None:
     assert (first.indexed, first.segments, first.bad, first.finished) == (3, 3, {}, True)
     second = index(tmp_path / "lib", model, tmp_path / "v")
     assert (second.indexed, second.unchanged, second.segments) == (0, 3, 0)
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_moved_touched_doubled_changed_and_gone(tmp_path: Path, model: ProTA) -> None:
@@ -82,11 +82,11 @@ def test_moved_touched_doubled_changed_and_gone(tmp_path: Path, model: ProTA) ->
     }
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 4, "a copy adds no segments"
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
     pruned = index(tmp_path / "lib", model, tmp_path / "v", prune=True)
     assert pruned.gone == 1
     assert "pink-left.mp4" not in records(tmp_path / "lib")
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path, model: ProTA) -> None:
@@ -99,7 +99,7 @@ def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path
     assert set(records(tmp_path / "lib")) == {"red-left.mp4", "blue-top.mp4", "a.mp4", "z.mp4"}
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 2
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, mo
     index(tmp_path / "lib", model, tmp_path / "v")
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 4
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_what_is_gone_is_seen_through_a_link_and_two_dots(tmp_path: Path, model: ProTA) -> None:
@@ -140,7 +140,7 @@ def test_a_path_that_becomes_another_name_of_a_file_is_gone(tmp_path: Path, mode
     for gone in (1, 0):
         assert index(tmp_path / "lib", model, tmp_path / "v").gone == gone
         assert records(tmp_path / "lib") == {first.name: "gone", second.name: "indexed"}
-    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+    assert manage.verify(tmp_path / "lib", deep=True) == []
 
 
 def test_a_file_that_comes_back_is_not_read_again(tmp_path: Path, model: ProTA) -> None:
@@ -172,7 +172,7 @@ def test_bad_files_are_reported_remembered_and_tried_again_when_told(tmp_path: P
     write_colour_clip(tmp_path / "v" / "broken.mp4", "blue", "top")
     assert index(tmp_path / "lib", model, tmp_path / "v").indexed == 1
     assert records(tmp_path / "lib") == {"broken.mp4": "indexed", "empty.mp4": "bad", "red-left.mp4": "indexed"}
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_a_good_file_that_breaks_loses_its_segments(tmp_path: Path, model: ProTA) -> None:
@@ -182,7 +182,7 @@ def test_a_good_file_that_breaks_loses_its_segments(tmp_path: Path, model: ProTA
     assert len(index(tmp_path / "lib", model, tmp_path / "v").bad) == 1
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 0
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model: ProTA) -> None:
@@ -203,7 +203,7 @@ def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model:
         store.update([replace(bad, state="indexed", size=found.st_size, modified=found.st_mtime_ns)])
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert (report.unchanged, report.duplicates) == (1, 1)
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_a_bad_long_video_that_is_gone_leaves_the_library_usable(
@@ -274,7 +274,7 @@ def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.M
     assert index(tmp_path / "lib", model, tmp_path / "v", workers=1).finished
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 6
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: py
         store = Snapshot.open(tmp_path / name)
         tables.append(store.segments(["index", "start", "end", "times", "weight"]).to_pydict())
     assert tables[0] == tables[1]
-    assert upkeep.verify(tmp_path / "parts") == []
+    assert manage.verify(tmp_path / "parts") == []
 
 
 def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
@@ -305,7 +305,7 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
     store = Snapshot.open(tmp_path / "lib")
     kept = store.count()
     assert kept >= 2
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
     rest = library.index(tmp_path / "v", options)
     assert (rest.unchanged, rest.indexed) == (kept, 5 - kept)
 
@@ -359,7 +359,7 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
             for _ in range(begun):
                 assert process.stdout.readline() == "ready\n"
         if (tmp_path / "lib" / "library.json").exists():
-            assert upkeep.verify(tmp_path / "lib") == []
+            assert manage.verify(tmp_path / "lib") == []
             store = Snapshot.open(tmp_path / "lib")
             now = store.count()
             assert now >= kept
@@ -368,7 +368,7 @@ def test_killed_at_any_moment_nothing_committed_is_lost_or_doubled(tmp_path: Pat
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert report.indexed == 12 - kept
     assert report.unchanged == kept
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 12
 
@@ -421,14 +421,14 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     assert (report.indexed, report.done) == (1, 2)
     assert report.bytes_done == pytest.approx(report.bytes_new)
     assert report.seconds == pytest.approx(1.2, abs=0.1)
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
 
 
 def test_segments_may_have_fewer_frames_than_the_model_takes_but_not_more(tmp_path: Path, model: ProTA) -> None:
     write_clips(tmp_path / "v", "red-left")
     library = Library.open(tmp_path / "lib", model)
     assert library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=2))).indexed == 1
-    assert upkeep.verify(tmp_path / "lib") == []
+    assert manage.verify(tmp_path / "lib") == []
     store = Snapshot.open(tmp_path / "lib")
     assert store.tokens().mask.tolist() == [[True, True, False, False]]
     assert len(library.search("red", everything=True)) == 1
@@ -471,7 +471,7 @@ def test_a_picture_is_one_segment_of_one_frame_that_lasts_no_time(tmp_path: Path
     assert all(times[0] == 0 and np.isnan(times[1:]).all() for times in table["times"])
     assert store.tokens(table["row"]).mask.sum(axis=1).tolist() == [1] * 3
     assert all(picture[:2] == b"\xff\xd8" for picture in store.thumbnails(table["row"]))
-    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+    assert manage.verify(tmp_path / "lib", deep=True) == []
 
 
 def test_pictures_are_kept_up_to_date_as_videos_are(tmp_path: Path, model: ProTA) -> None:
@@ -496,11 +496,11 @@ def test_pictures_are_kept_up_to_date_as_videos_are(tmp_path: Path, model: ProTA
     write_picture(tmp_path / "v" / "new.png", "black")
     assert index(tmp_path / "lib", model, tmp_path / "v", prune=True, pictures=False).found == 0
     assert set(records(tmp_path / "lib")) == expected
-    assert upkeep.info(tmp_path / "lib")["pictures"] == 4
-    assert upkeep.verify(tmp_path / "lib", deep=True) == []
-    upkeep.merge(_filled(tmp_path / "other", model, tmp_path / "v" / "new.png"), [tmp_path / "lib"])
-    assert upkeep.info(tmp_path / "other")["pictures"] == 5
-    upkeep.export(tmp_path / "other", tmp_path / "rows.jsonl")
+    assert manage.info(tmp_path / "lib")["pictures"] == 4
+    assert manage.verify(tmp_path / "lib", deep=True) == []
+    manage.merge(_filled(tmp_path / "other", model, tmp_path / "v" / "new.png"), [tmp_path / "lib"])
+    assert manage.info(tmp_path / "other")["pictures"] == 5
+    manage.export(tmp_path / "other", tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["kind"] for row in rows] == ["picture"] * 4
 
@@ -529,7 +529,7 @@ def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(
     assert {record.kind for record in store.videos()} == {"picture"}
     assert store.count() == 1
     assert index(tmp_path / "lib", model, tmp_path / "v").unchanged == 2
-    assert upkeep.verify(tmp_path / "lib", deep=True) == []
+    assert manage.verify(tmp_path / "lib", deep=True) == []
 
 
 class Here:

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from prota.library import folder as folder_module
-from prota.library import store as store_module
 from prota.library.manage import compact, export, info, merge, remove, verify
 from prota.library.records import LibraryError, SegmentBatch, VideoRecord
+from prota.library.storage import maintenance
+from prota.library.storage import writer as writer_module
 from prota.library.storage.reader import Snapshot
+from prota.library.storage.versions import SCHEMA
 from prota.library.storage.writer import Writer
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 
@@ -39,7 +40,7 @@ def test_info_tells_what_is_there(tmp_path: Path) -> None:
     assert told["hours"] == round(30 / 3600, 3)
     assert told["bytes"] == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert told["model"] == asdict(STAMP)
-    assert told["schema"] == 1
+    assert told["schema"] == SCHEMA
     assert told["version"] == version
     assert datetime.fromisoformat(told["created"]).tzinfo is not None
 
@@ -86,12 +87,12 @@ class TestVerify:
     @pytest.mark.parametrize(
         ("name", "action", "message"),
         [
-            ("segments", "DELETE index = 1 AND path = '/films/a.mp4'", "/films/a.mp4: has 2 segments instead of 3"),
+            ("segments", "DELETE index = 1 AND video_id < '62'", "/films/a.mp4: has 2 segments instead of 3"),
             ("segments", "SET index = 7 WHERE index = 2", "/films/b.mp4: its segments are not numbered from 0 to 2"),
             (
                 "segments",
-                "SET path = '/b' WHERE index = 2",
-                "/films/a.mp4: another video's path or properties in 1 of 3",
+                "SET codec = 'vp9' WHERE index = 2",
+                "/films/a.mp4: another video's properties in 1 of 3",
             ),
             ("videos", "DELETE path = '/films/b.mp4'", f"content {content('b')[:12]}: 3 segments belong to no video"),
             ("videos", "SET segments = 4 WHERE true", "/films/a.mp4: has 3 segments instead of 4"),
@@ -190,21 +191,21 @@ class TestCompact:
     def test_grace_counts_from_when_a_version_was_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = folder_module.time.time
+        now = maintenance.time.time
         fill(tmp_path, "abc")
         reader = Snapshot.open(tmp_path)
         # Replaces what the reader reads, which is about as old as everything else.
         compact(tmp_path)
-        monkeypatch.setattr(folder_module.time, "time", lambda: now() + 3500)
+        monkeypatch.setattr(maintenance.time, "time", lambda: now() + 3500)
         compact(tmp_path)
         assert len(reader.tokens()) == 9
-        monkeypatch.setattr(folder_module.time, "time", lambda: now() + 3700)
+        monkeypatch.setattr(maintenance.time, "time", lambda: now() + 3700)
         compact(tmp_path)
         with pytest.raises(LibraryError, match="open it again"):
             reader.tokens()
 
     def test_a_large_library_gets_an_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(store_module, "INDEX_FROM", 100)
+        monkeypatch.setattr(writer_module, "INDEX_FROM", 100)
         fill(tmp_path, "abc", count=30)
         compact(tmp_path)
         assert info(tmp_path)["partitions"] == 0
@@ -219,8 +220,8 @@ class TestCompact:
         statistics = lance.dataset(str(tmp_path / "segments.lance")).stats.index_stats("pooled_idx")
         assert statistics["num_unindexed_rows"] == 0
         row = store.nearest(segments("e", 30).pooled[4], 1)
-        assert store.segments(["path", "index"], rows=row).to_pylist() == [
-            {"path": "/films/e.mp4", "index": 4, "row": int(row[0])}
+        assert store.segments(["video_id", "index"], rows=row).to_pylist() == [
+            {"video_id": content("e"), "index": 4, "row": int(row[0])}
         ]
         assert verify(tmp_path) == []
 

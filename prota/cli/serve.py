@@ -46,8 +46,8 @@ def serve(
     ] = None,
 ) -> None:
     """Search a library in a browser: a page, and an API that is described at /docs."""
-    needed = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
-    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    needed = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
+    missing = [package for package in needed if find_spec(package.replace("-", "_")) is None]
     if missing:
         raise MissingPackageError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if ray is not None:
@@ -72,7 +72,7 @@ def serve(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     from prota.library.place import Place
-    from prota.server.running import run
+    from prota.server.app import run
 
     # Storage that does not answer now may do so later.
     with suppress(OSError, ValueError):

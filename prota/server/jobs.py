@@ -1,4 +1,7 @@
-"""Index jobs: one after the other, each in a process of its own, with progress that can be followed."""
+"""Index jobs: one at a time, each in a process of its own, so that searches continue and a job can be cancelled.
+
+The process writes its progress to stdout as lines of JSON. It ends on SIGTERM, or when the server dies.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,56 @@ import json
 import os
 import queue
 import secrets
+import signal
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from prota.errors import one_line
+from prota.frames.pool import end_with
 from prota.library.place import Place, Where
 from prota.library.walk import below
-from prota.server.indexing import IndexOrder, command
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import BadFile, JobRecord
 
-__all__ = ["Job", "Jobs", "order_for"]
+if TYPE_CHECKING:
+    from prota.library.indexing import IndexReport
 
-# Seconds that a job may take to stop by itself.
+__all__ = ["IndexOrder", "Job", "Jobs", "main", "order_for"]
+
+# Seconds that a job may take to stop after SIGTERM.
 _GRACE = 10.0
 # Jobs that may wait, and those that are remembered when they have ended.
 _MOST_WAITING, _REMEMBERED = 16, 100
+# In the process: seconds between two lines of progress, and to wait for another writer of the library.
+_EVERY, _WAIT = 0.2, 60.0
+# Indexing yields the CPU to searches.
+_NICENESS = 10
+# Bad files that are listed; the library records all.
+_REASONS = 20
 _COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class IndexOrder:
+    """What the process is to do."""
+
+    path: str
+    library: str
+    model: str | None
+    device: str
+    within: tuple[str, ...]
+    workers: int
+    timeout: float
+    pictures: bool = True
 
 
 @dataclass
@@ -203,3 +235,69 @@ def order_for(library: Where, model: str | None, device: str, within: tuple[str,
     """What all jobs of a server have in common. Half of the cores decode: the others are for those who search."""
     workers = max(1, (os.cpu_count() or 1) // 2)
     return IndexOrder("", str(Place.of(library).absolute()), model, device, within, workers, timeout)
+
+
+def command(order: IndexOrder) -> list[str]:
+    """What starts the process: a fresh Python with this one's path."""
+    code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from prota.server.jobs import main; main()"
+    return [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(asdict(order)), str(os.getpid())]
+
+
+def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
+    """A report as a line of progress, with the first bad files by their place below the folder."""
+    share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
+    return {
+        "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
+        "bad": len(report.bad), "segments": report.segments, "pictures": report.pictures,
+        "seconds": round(report.seconds, 3),
+        "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
+        "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
+    }  # fmt: skip
+
+
+class _Teller:
+    """Writes progress, not more often than anyone looks."""
+
+    def __init__(self, root: str) -> None:
+        self.root, self.last = root, 0.0
+
+    def __call__(self, report: IndexReport, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if at_once or now - self.last >= _EVERY:
+            self.last = now
+            print(json.dumps(progress_of(report, self.root)), flush=True)
+
+
+def main() -> None:
+    """The life of the process."""
+    order, parent = json.loads(sys.argv[2]), int(sys.argv[3])
+    stop = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.append(True))
+    os.nice(_NICENESS)
+    # What is committed is whole at any moment; a file that takes minutes to read is not finished for no one.
+    end_with(parent)
+    try:
+        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
+    except BrokenPipeError:
+        # Nobody listens any more.
+        os._exit(1)
+    except Exception as error:
+        print(json.dumps({"error": one_line(error)}), flush=True)
+        sys.exit(1)
+
+
+def _index(order: IndexOrder, should_stop: Any) -> None:
+    from prota.library.indexing import IndexOptions
+    from prota.library.library import Library
+    from prota.library.place import Place
+    from prota.library.segments import SegmentPlan
+    from prota.runtime import start_world
+
+    place = Place.of(order.library)
+    library = Library.open(place, order.model, str(start_world(order.device).device))
+    plan = SegmentPlan(library.model.config.encoder.frames)
+    options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
+    tell = _Teller(order.path)
+    report = library.index(Path(order.path), options, tell, should_stop, wait=_WAIT)
+    tell(report, at_once=True)

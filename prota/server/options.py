@@ -46,12 +46,10 @@ class ServerOptions:
     """Bytes that decoding it may take."""
     max_pixels: int = 50_000_000
     """Of an uploaded picture."""
-    searchers: int = 2
-    """Threads that search."""
-    waiting: int = 128
-    """Searches that may wait for them; more are refused, to be asked again later."""
+    queue_limit: int = 130
+    """Requests about the library that may run or wait; more are rejected, to be sent again later."""
     cached: int = 512
-    """Answers that are kept, of the present version of the library."""
+    """Answers, and encoded texts, that are cached."""
     refresh: float = 2.0
     """Seconds between two looks at whether the library has changed."""
     index_timeout: float = 300.0

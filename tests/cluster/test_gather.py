@@ -192,7 +192,7 @@ def _grow(client: Any, world: Any) -> None:
 
 def _partial(client: Any) -> None:
     """What a dead shard left out is said, and not kept for the next who asks."""
-    shards = client.app.state.services.engine._shards
+    shards = client.app.state.backend.catalogue._shards
     os.kill(process(shards.present.slots[0]), signal.SIGKILL)
     address = "/api/v1/search?q=something+else"
     answer = client.get(address).json()

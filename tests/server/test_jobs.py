@@ -192,7 +192,7 @@ def test_a_server_that_ends_ends_its_jobs(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     with client_of(world, allow=(tmp_path,)) as client:
         add(client, world.videos)
-        jobs = client.app.state.services.jobs  # type: ignore[attr-defined]
+        jobs = client.app.state.backend.jobs  # type: ignore[attr-defined]
         wait_until(lambda: jobs.all()[0].process is not None)
         process = jobs.all()[0].process
     assert process.poll() is not None

@@ -63,14 +63,11 @@ def serve(
         raise typer.BadParameter(f"--allow {folders[0]}: no such folder")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    try:
-        options = ServerOptions(
-            host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
-            device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
-            deadline=ServerOptions.deadline if deadline is None else deadline,
-        )  # fmt: skip
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    options = ServerOptions(
+        host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
+        device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
+        deadline=ServerOptions.deadline if deadline is None else deadline,
+    )  # fmt: skip
     from prota.library.place import Place
     from prota.server.app import run
 

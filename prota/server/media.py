@@ -52,10 +52,10 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and the one after the last; None: the whole file. ProblemError 416 where nothing of it is there.
+    """First byte and the one after the last; None: the whole file. ProblemError 416 if the range is beyond its end.
 
-    What is no range of bytes, and several ranges at once, are ignored, as RFC 9110 allows: no player needs them, and
-    thousands of overlapping ones are a known way to keep a server busy.
+    Invalid and multiple ranges are ignored, as RFC 9110 allows: no player needs them, and thousands of overlapping
+    ranges are a known attack.
     """
     found = re.fullmatch(r"\s*bytes\s*=\s*(\d{0,20})\s*-\s*(\d{0,20})\s*", header or "", flags=re.ASCII)
     if found is None or found[1] == found[2] == "":
@@ -72,9 +72,9 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range: str | None) -> Response:
-    """The file of a record, or the range of it that was asked for."""
+    """The file of a record, or the requested range of it."""
     file = _opened(record)
-    # A file of the same size may have been put in its place, and parts of two are no video.
+    # The file may have been replaced by one of the same size: parts of the two do not fit together.
     tag = f'"{record.video_id[:32]}-{os.fstat(file.fileno()).st_mtime_ns:x}"'
     span = parse_range(wanted if if_range in (None, tag) else None, record.size)
     first, end = span or (0, record.size)
@@ -95,9 +95,9 @@ def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range:
 
 
 def _opened(record: VideoRecord) -> FileIO:
-    """The file as it was indexed: what lies there now may be another."""
+    """Open the file, and check that it is still the one that was indexed."""
     try:
-        # Without waiting: somebody may have put a pipe in its place.
+        # Non-blocking: it may have been replaced by a pipe.
         file = FileIO(os.open(record.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except (OSError, ValueError):
         raise ProblemError(
@@ -115,20 +115,20 @@ def _chunks(file: FileIO, first: int, end: int) -> Iterator[bytes]:
         while first < end:
             data = os.pread(file.fileno(), min(_CHUNK, end - first), first)
             if not data:
-                # It became shorter meanwhile: the client sees that less came than was announced.
+                # Truncated meanwhile: the client sees fewer bytes than announced.
                 return
             first += len(data)
             yield data
 
 
 def _media_type(path: str) -> str:
-    """Only ever a video: a file called x.html may have been indexed, and must not become a page."""
+    """Always a video type: a file called x.html may have been indexed, and must not be shown as a page."""
     guess = mimetypes.guess_type(Path(path).name)[0] or ""
     return guess if guess.startswith("video/") else "video/mp4"
 
 
 def kind_of(head: bytes) -> tuple[str, bool] | None:
-    """What the first bytes of a file say it is: an extension, and whether it is a picture; None: nothing known."""
+    """The kind of a file by its first bytes: an extension, and whether it is a picture; None: unknown."""
     if head[:4] == b"RIFF":
         return {b"AVI ": ("avi", False), b"WEBP": ("webp", True)}.get(head[8:12])
     if head[4:8] in _BOXES:
@@ -138,13 +138,13 @@ def kind_of(head: bytes) -> tuple[str, bool] | None:
         for sign, extension in signs.items():
             if head.startswith(sign):
                 return extension, picture
-    # MPEG transport streams have a sign every 188 bytes, and nothing else to tell them by.
+    # MPEG transport streams have only a sync byte, every 188 bytes.
     return ("ts", False) if head[:1] == b"\x47" else None
 
 
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[Path]:
-    """The uploaded file under a name of ours, until the context ends; ProblemError where it is refused."""
+    """The uploaded file in a temporary folder, deleted with the context; ProblemError if it is rejected."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit + _MARGIN:
         raise _too_large(limit)
@@ -178,7 +178,7 @@ async def received(request: Request, limit: int) -> AsyncIterator[Path]:
 
 
 async def _counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body, as far as it is allowed: a client need not say how long it is, nor the truth."""
+    """The body, up to the limit: the announced length may be missing or wrong."""
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -188,7 +188,7 @@ async def _counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
 
 
 def _too_large(limit: int) -> ProblemError:
-    # What is still to come of the body is of no use; the connection ends with it.
+    # Close the connection: the rest of the body is not read.
     return ProblemError(413, f"the file is too large; allowed: {limit / 2**20:.0f} MB", {"Connection": "close"})
 
 
@@ -207,7 +207,7 @@ def upload_query(view: View, path: Path, options: ServerOptions) -> Query:
 
 
 def _check_size(path: Path, max_pixels: int) -> None:
-    """Refuse a picture that is small as a file and huge in memory; only its header is read."""
+    """Reject a picture that is small as a file and huge in memory; only its header is read."""
     from PIL import Image
 
     try:
@@ -216,7 +216,7 @@ def _check_size(path: Path, max_pixels: int) -> None:
     except Image.DecompressionBombError:
         pixels = max_pixels + 1
     except Exception:
-        # No picture that Pillow knows: the decoder will say what it is, or that it is nothing.
+        # Unknown to Pillow: the decoder reports what is wrong, if anything.
         return
     if pixels > max_pixels:
         raise ProblemError(413, f"the picture is too large; allowed: {max_pixels / 1e6:.0f} million pixels")

@@ -192,11 +192,13 @@ def test_many_processes_find_what_one_does(name: str, together: tuple[Path, int]
 @pytest.mark.process
 def test_where_one_fails_all_end_and_one_says_why(together: tuple[Path, int]) -> None:
     folder, size = together
-    first, second, *others = (json.loads((folder / f"ends-{size}-{rank}.json").read_text()) for rank in range(size))
-    assert second[0] == "ValueError: process 1 cannot read its videos"
-    assert {told[0] for told in (first, *others)} == {"OtherProcessError: "}
-    assert first[1].startswith("RuntimeError: another process was killed or lost its connection")
-    assert all(told[1:] in ([], ["OtherProcessError: "]) for told in (second, *others))
+    told = [json.loads((folder / f"ends-{size}-{rank}.json").read_text()) for rank in range(size)]
+    first, second, *others = [[line.partition(":")[0] for line in lines] for lines in told]
+    assert second[0] == "ValueError"
+    assert "process 1" in told[1][0]
+    assert {names[0] for names in (first, *others)} == {"OtherProcessError"}
+    assert first[1] == "RuntimeError"
+    assert all(names[1:] in ([], ["OtherProcessError"]) for names in (second, *others))
 
 
 def free_port() -> int:

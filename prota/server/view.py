@@ -257,7 +257,7 @@ class Catalogue:
         searcher.warm()
         # Shards are built by other processes, which take less from searches.
         self._rest_until = time.monotonic() + (built - started) + _REST * (time.monotonic() - built)
-        if current is not None and current.searcher is not None:
+        if current is not None and current.searcher is not None and current.store.stamp == store.stamp:
             # Without its tokens in memory: requests for an old version read single rows.
             self._previous = replace(current, searcher=_searcher(current.store, self._library))
         self.view, self._states = replace(view, searcher=searcher), states

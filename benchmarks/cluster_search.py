@@ -6,8 +6,9 @@
 
 `same` compares the best ten with those of one machine, on clustered segments (those of benchmarks/search.py). `ratio`
 times one process without Ray, one shard and two, a thread each; where others work on the machine, the processor's time
-of the busiest shard tells more. `load` asks a server all the time while a shard is killed, a new version is committed,
-a node is added and killed again (nodes are processes of this machine), and counts what was not answered, or not by all.
+of the busiest shard tells more. `load` asks a server all the time while a shard is killed, another one hangs, a node is
+added, a new version is committed, and the node is killed (nodes are processes of this machine), and counts what was not
+answered, or not by all.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from search import WIDTH, World
 from search import fill as fill_clustered
 from serve import WORDS, fill, made_up
 
-from prota.cluster.gather import Gather, Shards
+from prota.cluster.shards import ShardedFinder
 from prota.config import Config
 from prota.library.finding import RowFinder
 from prota.library.store import Store
@@ -71,16 +72,16 @@ def asked(store: Store, number: int) -> list[PreparedTokens]:
 
 
 @contextmanager
-def shards(number: int, store: Store, head: ScoreHead) -> Iterator[Gather]:
-    made = Shards(number, deadline=120.0, device="cpu")
+def shards(number: int, store: Store, head: ScoreHead) -> Iterator[ShardedFinder]:
     started = time.perf_counter()
-    gather = made.take(store, head, CPU)
-    taken, rows = time.perf_counter() - started, len(gather.slots[0].part.rows)
-    print(f"{number} shards of {rows:,} rows are ready after {taken:.1f} s", flush=True)
+    finder = ShardedFinder(store, head, CPU, shards=number, deadline=120.0, gpus=False)
+    finder.warm()
+    taken = time.perf_counter() - started
+    print(f"{number} shards of {store.count() / number:,.0f} rows are ready after {taken:.1f} s", flush=True)
     try:
-        yield gather
+        yield finder
     finally:
-        made.close()
+        finder.close()
 
 
 def same(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
@@ -89,9 +90,9 @@ def same(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
     truth = [one.find(tokens, BEST, exact=True).ranked[0] for tokens in queries]
     staged = [one.find(tokens, BEST).ranked[0] for tokens in queries]
     del one
-    with cluster(2), shards(options.shards, store, head) as gather:
-        found = [gather.find(tokens, BEST).ranked[0] for tokens in queries]
-        print(f"a query at a time: {timed(partial(gather.find, count=BEST), queries)}")
+    with cluster(2), shards(options.shards, store, head) as finder:
+        found = [finder.find(tokens, BEST).ranked[0] for tokens in queries]
+        print(f"a query at a time: {timed(partial(finder.find, count=BEST), queries)}")
     equal = sum(ours[0].tolist() == theirs[0].tolist() for ours, theirs in zip(found, truth, strict=True))
     bits = sum(ours[1].tolist() == theirs[1].tolist() for ours, theirs in zip(found, truth, strict=True))
     print(
@@ -112,9 +113,9 @@ def timed(find: Callable[[PreparedTokens], Any], queries: list[PreparedTokens]) 
     return f"least {least:.1f} ms, p50 {p50:.1f} ms, p95 {p95:.1f} ms"
 
 
-def processor(gather: Gather) -> list[float]:
+def processor(finder: ShardedFinder) -> list[float]:
     """Seconds that each shard has worked."""
-    return ray.get([slot.actor.__ray_call__.remote(lambda _: time.process_time()) for slot in gather.slots])
+    return ray.get([shard.actor.__ray_call__.remote(lambda _: time.process_time()) for shard in finder.shards])
 
 
 def ratio(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
@@ -133,11 +134,11 @@ def ratio(store: Store, head: ScoreHead, options: argparse.Namespace) -> None:
             print(f"batches of {size}, one process: {told}; {1000 * worked:.1f} ms of work", flush=True)
             del one
         for number in (1, 2):
-            with cluster(number), shards(number, store, head) as gather:
+            with cluster(number), shards(number, store, head) as finder:
                 for size, batch in batches.items():
-                    before = processor(gather)
-                    told = timed(partial(gather.find, count=BEST), batch)
-                    worked = max(np.subtract(processor(gather), before)) / (len(batch) + 1)
+                    before = processor(finder)
+                    told = timed(partial(finder.find, count=BEST), batch)
+                    worked = max(np.subtract(processor(finder), before)) / (len(batch) + 1)
                     print(f"batches of {size}, {number} shards: {told}; {1000 * worked:.1f} ms of work", flush=True)
 
 
@@ -216,16 +217,15 @@ def until(true: Callable[[], bool], seconds: float = 240.0) -> float:
     return time.monotonic() - started
 
 
-def actors() -> list[tuple[int, str]]:
-    """Processes and nodes of all shards that answer."""
-    calls = []
-    for entry in ray.util.list_named_actors(all_namespaces=True):
-        actor = ray.get_actor(entry["name"], namespace=entry["namespace"])
-        calls.append(actor.__ray_call__.remote(lambda _: (os.getpid(), ray.get_runtime_context().get_node_id())))
+def actors(nodes: Cluster) -> list[tuple[int, str]]:
+    """Processes and nodes of all shards."""
+    raylets = {node.all_processes["raylet"][0].process.pid: node.node_id for node in nodes.list_all_nodes()}
     found = []
-    for call in calls:
-        with suppress(ray.exceptions.RayError):
-            found.append(ray.get(call, timeout=5))
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent in raylets and (process / "cmdline").read_text().startswith("ray::Shard"):
+                found.append((int(process.name), raylets[parent]))
     return found
 
 
@@ -240,39 +240,35 @@ def trouble(load: Load, nodes: Cluster, library: Path, options: argparse.Namespa
     time.sleep(options.seconds)
     load.tell("nothing happens", start)
 
-    start = time.monotonic()
-    os.kill(actors()[0][0], signal.SIGKILL)
-    until(lambda: gauge(port, "prota_shards_up") < options.shards)
-    until(lambda: gauge(port, "prota_shards_up") == options.shards)
-    last = max(answer.at for answer in load.answers if answer.partial)
-    print(f"a shard killed: all answers are whole again {last - start:.1f} s after the kill")
-    time.sleep(2)
-    load.tell("a shard killed", start)
+    for what, fault in (("killed", signal.SIGKILL), ("stopped, so that it hangs", signal.SIGSTOP)):
+        start = time.monotonic()
+        os.kill(actors(nodes)[0][0], fault)
+        whole_again(load, port, options.shards, start, f"a shard {what}")
 
+    added = nodes.add_node(num_cpus=2, object_store_memory=200_000_000)
     start, before = time.monotonic(), load.answers[-1].version
     with Store.open(library, write=True) as store:
         record, batch = made_up(10**6, 10, store.stamp)
         store.commit([record], [batch])
     taken = until(lambda: load.answers[-1].version > before)
-    gone = until(lambda: len(actors()) == options.shards)
+    gone = until(lambda: len(actors(nodes)) == options.shards)
     print(f"a new version: answers come from it {taken:.1f} s after the commit; the old shards go {gone:.1f} s later")
+    print(f"on two nodes now: {sorted(Counter(node for _, node in actors(nodes)).values())} shards")
     load.tell("a new version", start)
 
     start = time.monotonic()
-    added = nodes.add_node(num_cpus=2, object_store_memory=200_000_000)
-    taken = until(lambda: sorted(Counter(node for _, node in actors()).values())[:-1] == [options.shards // 2])
-    where = Counter(node[:8] for _, node in actors())
-    print(f"a node added: {taken:.1f} s later shards stand {dict(where)}")
-    load.tell("a node added", start)
-
-    start = time.monotonic()
     nodes.remove_node(added, allow_graceful=False)
+    whole_again(load, port, options.shards, start, "the node killed")
+
+
+def whole_again(load: Load, port: int, shards: int, start: float, what: str) -> None:
+    """Wait until a fault has been noticed and mended."""
     until(lambda: any(answer.partial and answer.at > start for answer in load.answers))
-    until(lambda: gauge(port, "prota_shards_up") == options.shards)
+    until(lambda: gauge(port, "prota_shards_up") == shards)
     last = max(answer.at for answer in load.answers if answer.partial)
-    print(f"the node killed: all answers are whole again {last - start:.1f} s after the kill")
+    print(f"{what}: all answers are whole again {last - start:.1f} s later")
     time.sleep(2)
-    load.tell("the node killed", start)
+    load.tell(what, start)
 
 
 def under_load(library: Path, options: argparse.Namespace) -> None:

@@ -34,7 +34,7 @@ from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens
 
 WORDS, FRAMES, WIDTH, CONFIG = 32, 12, 512, ScoreConfig()
-MATHS = fused.Maths.of(CONFIG, 1.0)
+MATHS = fused.Maths.of(CONFIG)
 # Of one pair: two products of all its tokens.
 PAIR_FLOPS = 2 * 2 * WORDS * FRAMES * WIDTH
 
@@ -173,7 +173,7 @@ def gpu_training() -> None:
     torch.cuda.empty_cache()
     for batch, beside in ((512, eager), (4096, 0.0)):
         for dtype, name in ((torch.bfloat16, "fused, bf16"), (torch.float32, "fused, fp32 (tf32 x 3)")):
-            in_dtype = partial(fused.score, config=CONFIG, bandwidth=1.0, dtype=dtype)
+            in_dtype = partial(fused.score, config=CONFIG, dtype=dtype)
             attempt(name, partial(gpu_step, batch, name, in_dtype, beside))
 
 
@@ -194,7 +194,7 @@ def gpu_search(flops: float, read: float, segments: int) -> None:
     queries = prepared(64, 1, "cuda")[0]
     for texts, words in ((1, WORDS), (1, 12), (64, WORDS), (64, 12)):
         some = queries[:texts].map(lambda tensor, words=words: tensor[:, :words].contiguous())
-        took = milliseconds(lambda some=some: search.top_k(some, bank, 100, CONFIG, 1.0), "cuda")
+        took = milliseconds(lambda some=some: search.top_k(some, bank, 100, CONFIG), "cuda")
         limit = max(size / read, texts * segments * PAIR_FLOPS * words / WORDS / flops)
         row(
             f"top 100 of {segments:,}  {texts} queries of {words} words",
@@ -235,12 +235,11 @@ def cpu_rows(texts: int, videos: int, ragged: bool) -> None:
     reference = milliseconds(lambda: head.reference_score(left, right), "cpu", 2)
     row(f"{shape}  reference", reference)
 
-    def fused_row(int8: bool) -> None:
-        took = milliseconds(lambda: cpu.score(left, right, CONFIG, 1.0, int8=int8), "cpu", 2)
-        row(f"{shape}  fused, {'int8' if int8 else 'fp32'}", took, None, reference)
+    def fused_row() -> None:
+        took = milliseconds(lambda: cpu.score(left, right, CONFIG), "cpu", 2)
+        row(f"{shape}  fused", took, None, reference)
 
-    attempt("fused, fp32", lambda: fused_row(False))
-    attempt("fused, int8", lambda: fused_row(True))
+    attempt("fused", fused_row)
     rows, columns = left.direction.flatten(0, 1), right.direction.flatten(0, 1)
     products = milliseconds(lambda: [part @ columns.T for part in rows.split(2000)], "cpu", 2)
     row(f"{shape}  the two matrix products alone (torch)", 2 * products, None, reference)

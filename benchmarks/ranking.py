@@ -1,4 +1,4 @@
-"""What fused and rounded scoring changes in the ranking of real videos, against the reference in float64.
+"""What fused scoring changes in the ranking of real videos, against the reference in float64.
 
     python benchmarks/ranking.py RUN [--data CONFIG] [--set SECTION.FIELD=VALUE …] [--device cuda|cpu]
 
@@ -47,20 +47,15 @@ def main() -> None:
     def scored(score: Callable[[PreparedTokens, PreparedTokens], Tensor]) -> Tensor:
         return torch.cat([score(part, videos).double().cpu() for part in texts])
 
-    bandwidth = float(head.bandwidth)
     double = videos.without_source().to(torch.float64)
     exact = scored(lambda left, _: head.reference_score(left.to(torch.float64), double))
     ways = {"reference, float32": head.reference_score}
     if options.device == "cpu":
-        ways["fused, float32"] = lambda left, right: cpu.score(left, right, head.config, bandwidth)
-        if lack := cpu.supports(head.config, texts[0], videos, int8=True):
-            print(f"no int8: {lack}")
-        else:
-            ways["fused, int8"] = lambda left, right: cpu.score(left, right, head.config, bandwidth, int8=True)
+        ways["fused, float32"] = lambda left, right: cpu.score(left, right, head.config)
     else:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             ways[f"fused, {str(dtype).removeprefix('torch.')}"] = lambda left, right, dtype=dtype: fused.score(
-                left, right, head.config, bandwidth, dtype
+                left, right, head.config, dtype
             )
     best = exact.topk(10, dim=1).indices
     print(f"{split.name}: {len(captions)} texts, {len(split)} videos, {options.device}")

@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 from prota.cli.options import load_system
+from prota.evaluation.calibration import Queries, facts_of, key_words, measure
 from prota.evaluation.evaluate import score_split, score_texts
-from prota.evaluation.report import Evaluation, find_checkpoint
-from prota.library.calibration import Queries, facts_of, key_words, measure
-from prota.library.relevance import Relevance
+from prota.evaluation.report import Evaluation
+from prota.relevance import Relevance
 
 
 @torch.inference_mode()
@@ -31,9 +31,8 @@ def main() -> None:
     parser.add_argument("--before", type=Path)
     given = parser.parse_args()
     system = load_system(given.model, given.data, given.set, "auto")
-    stored = {"stored": find_checkpoint(given.model)[0]} | ({"before": given.before} if given.before else {})
-    relevances = {name: Relevance.load(folder) for name, folder in stored.items()}
-    own = relevances["stored"]
+    own = system.model.relevance
+    relevances = {"stored": own, "before": Relevance.load(given.before) if given.before else None}
     if own is None:
         raise SystemExit(f"{given.model} is not calibrated")
     evaluation, model = Evaluation(system, given.split), system.model

@@ -9,13 +9,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
 
 from prota.presets import BACKBONES, PRESETS, preset_fields
-from prota.settings import ConfigError, Section, merge, parse_override, table_row
+from prota.settings import ConfigError, Section, merge, parse_override, table_row, without_removed
 
 __all__ = [
     "Config",
@@ -41,6 +41,8 @@ Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
 
 class EncoderConfig(Section):
     """From words and frames to tokens of width D."""
+
+    removed: ClassVar[Mapping[str, object]] = {"drop_path": 0.0, "temporal_positions": 77}
 
     kind: Literal["clip", "pair", "toy"] = Field(
         "clip",
@@ -83,16 +85,12 @@ class EncoderConfig(Section):
         description="share of a text token that is its own word's input vector; the rest is what the text tower makes "
         "of it in its sentence",
     )
-    frames: int = Field(12, ge=1, description="M, the frames sampled from a video")
+    frames: int = Field(12, ge=1, le=77, description="M, the frames sampled from a video")
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
     )
-    drop_path: float = Field(
-        0.0, ge=0, lt=1, description="kind=pair: share of the vision encoder's branches left out at random in training"
-    )
     temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
     temporal_heads: int = Field(8, ge=1, description="its attention heads")
-    temporal_positions: int = Field(77, ge=1, description="the most frames its position table can number")
     temporal_init: Literal["clip", "random"] = Field(
         "clip",
         description="clip: copy the first layers of CLIP's text transformer; random: start afresh",
@@ -104,11 +102,6 @@ class EncoderConfig(Section):
             raise ValueError(
                 f"width={self.width} cannot be split over temporal_heads={self.temporal_heads}; "
                 "allowed: a divisor of width"
-            )
-        if self.frames > self.temporal_positions:
-            raise ValueError(
-                f"frames={self.frames} exceeds temporal_positions={self.temporal_positions}; "
-                "allowed: frames up to temporal_positions"
             )
         if self.kind == "pair" and self.temporal_init == "clip":
             raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")
@@ -143,6 +136,8 @@ class DistributionConfig(Section):
 
 class ScoreConfig(Section):
     """From two sets of tokens to one score."""
+
+    removed: ClassVar[Mapping[str, object]] = {"bandwidth": "fixed"}
 
     similarity: Literal["cosine", "squared", "offset", "printed"] = Field(
         "squared",
@@ -179,11 +174,7 @@ class ScoreConfig(Section):
         description="Gram matrix: mean of Gaussian kernels, dot products, or none (the MLP sees bare tokens)",
     )
     kernels: int = Field(5, ge=1, le=16, description="R, the number of Gaussian kernels")
-    bandwidth: Literal["fixed", "estimated", "learned", "batch"] = Field(
-        "fixed",
-        description="base bandwidth b: fixed, estimated from training data, learned, or from each pair's tokens",
-    )
-    bandwidth_value: float = Field(1.0, gt=0, description="b where bandwidth=fixed; its start where learned")
+    bandwidth_value: float = Field(1.0, gt=0, description="base bandwidth b of the Gaussian kernels")
     xi: Temperature = Field(100.0, description="sharpness of the inter-modality aggregation, or 'max'")
 
     @property
@@ -205,11 +196,6 @@ class ScoreConfig(Section):
             raise ValueError(
                 "weights='intra+inter' needs a Gram matrix; allowed: gram gaussian or dot, or weights uniform or intra"
             )
-        if (self.gram != "gaussian" or self.weights == "uniform") and self.bandwidth != "fixed":
-            raise ValueError(
-                f"bandwidth={self.bandwidth!r} belongs to the Gaussian kernels of token weights; "
-                f"allowed with gram={self.gram!r} and weights={self.weights!r}: fixed"
-            )
         signed = self.intra == "none" or (self.gram == "dot" and self.weights == "intra+inter")
         if self.weighting == "normalised" and self.weights != "uniform" and signed:
             raise ValueError(
@@ -230,17 +216,19 @@ class ScoreConfig(Section):
 class LossConfig(Section):
     """The adaptive contrastive loss and the KL term."""
 
+    removed: ClassVar[Mapping[str, object]] = {
+        "divergence": "mean",
+        "kl": "sum",
+        "max_logit_scale": 100.0,
+        "soft_temperature": 0.1,
+    }
+
     eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: plain InfoNCE")
     beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0: none")
     margin: Literal["additive", "literal"] = Field(
         "additive",
         description="additive: margin off the positive in numerator and denominator; literal: numerator alone",
     )
-    divergence: Literal["mean", "pooled"] = Field(
-        "mean",
-        description="KL behind the margin: mean over token pairs, or between token-averaged Gaussians",
-    )
-    kl: Literal["sum", "mean"] = Field("sum", description="how the KL term reduces the D dimensions")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
     soft_targets: float = Field(
         0.0,
@@ -249,14 +237,12 @@ class LossConfig(Section):
         description="share of each target spread over candidates whose captions are alike, as the text tower saw them "
         "before training",
     )
-    soft_temperature: float = Field(0.1, gt=0, description="of that likeness (cosines): smaller, fewer are alike")
     locality: float = Field(
         0.0,
         ge=0,
         description="weight of the locality term: how far a word's token moves, and how much its weight changes, when "
         "another word of its sentence is replaced; 0: none",
     )
-    max_logit_scale: float = Field(100.0, gt=0, description="upper bound of exp(logit_scale) = 1/tau")
 
 
 class Config(Section):
@@ -358,6 +344,16 @@ class Config(Section):
             raise ConfigError(f"cannot read the config file {path}: {error}") from None
         try:
             return cls.from_toml(text, overrides, preset, base)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+    @classmethod
+    def load_saved(cls, path: Path) -> Self:
+        """Read what `to_toml` wrote, in this version or an earlier one."""
+        try:
+            return cls(**without_removed(cls, tomllib.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -78,6 +79,14 @@ class SourceConfig(Section):
 class TrainConfig(Section):
     """How a model is trained; the defaults are the paper's recipe."""
 
+    removed: ClassVar[Mapping[str, object]] = {
+        "clip_norm": 1.0,
+        "deterministic": False,
+        "gradient_checkpointing": False,
+        "warmup": 0.1,
+        "weight_decay": 0.2,
+    }
+
     start: str = Field(
         "",
         description="model that training starts from: a shipped name, a folder, a hub id or a run; "
@@ -108,12 +117,8 @@ class TrainConfig(Section):
     layer_decay: float = Field(
         1.0, gt=0, le=1, description="what a tower's learning rate is multiplied with from each layer to the one before"
     )
-    weight_decay: float = Field(0.2, ge=0, description="of matrices; biases, norms and scalars have none")
-    warmup: float = Field(0.1, ge=0, lt=1, description="share of the steps over which rates rise")
-    clip_norm: float = Field(1.0, ge=0, description="largest gradient norm; 0: no clipping")
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the encoders on a GPU; scores are always fp32")
     compile: bool = Field(False, description="compile the layers of the towers with torch.compile")
-    gradient_checkpointing: bool = Field(False, description="recompute the towers' activations instead of storing them")
     frames: int = Field(
         0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"
     )
@@ -135,7 +140,6 @@ class TrainConfig(Section):
         "empty: the text tower as it was before training",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="of everything random")
-    deterministic: bool = Field(False, description="only deterministic operations, where torch has them")
     validate_epochs: int = Field(1, ge=1, description="epochs between validations, each with a checkpoint")
     ema: float = Field(
         0.0,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import TextIO
+
+from prota.platform import lock, sync
 
 __all__ = ["hold", "publish", "write_atomically"]
 
@@ -26,18 +27,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def publish(temporary: Path, path: Path) -> None:
     """Give a file or folder that is complete on disk its name, and make the name last."""
     os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync(path.parent)
 
 
 def hold(path: Path) -> TextIO:
     """A lock, held until the file is closed or the process ends, however; BlockingIOError where another has it."""
     file = path.open("a")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file.fileno())
     except BlockingIOError:
         file.close()
         raise

@@ -13,6 +13,7 @@ from prota.config import LossConfig
 from prota.types import PreparedTokens, TokenGaussians
 
 __all__ = [
+    "MAX_LOGIT_SCALE",
     "LossTerms",
     "adaptive_margin",
     "contrastive_loss",
@@ -22,6 +23,11 @@ __all__ = [
     "prota_loss",
     "share_of_loss",
 ]
+
+# 1/τ goes no higher, as CLIP's.
+MAX_LOGIT_SCALE = 100.0
+# Of the likeness (cosines) of captions: the smaller, the fewer are alike.
+_SOFT_TEMPERATURE = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,39 +66,33 @@ def _token_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.einsum("an,an...->a...", weight, values)
 
 
-def _item_kl(gaussians: TokenGaussians, config: LossConfig) -> Tensor:
+def _item_kl(gaussians: TokenGaussians) -> Tensor:
     per_dimension = 0.5 * (gaussians.log_var.exp() + gaussians.mean.square() - 1 - gaussians.log_var)
-    per_token = per_dimension.sum(dim=-1) if config.kl == "sum" else per_dimension.mean(dim=-1)
-    return _token_mean(per_token, gaussians.mask)
+    return _token_mean(per_dimension.sum(dim=-1), gaussians.mask)
 
 
-def kl_to_standard_normal(texts: TokenGaussians, videos: TokenGaussians, config: LossConfig) -> Tensor:
+def kl_to_standard_normal(texts: TokenGaussians, videos: TokenGaussians) -> Tensor:
     """Eq. (12): L^kl = ½[KL(N_t ‖ N(0, I)) + KL(N_v ‖ N(0, I))].
 
-    Paper gap: how tokens and dimensions are reduced; summed over dimensions (``loss.kl``), mean over an item's real
+    Paper gap: how tokens and dimensions are reduced; summed over dimensions, mean over an item's real
     tokens, then over the batch. μ is the un-normalised mean.
     """
-    return 0.5 * (_item_kl(texts, config).mean() + _item_kl(videos, config).mean())
+    return 0.5 * (_item_kl(texts).mean() + _item_kl(videos).mean())
 
 
 @torch.no_grad()
-def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: LossConfig) -> Tensor:
+def adaptive_margin(source: TokenGaussians, target: TokenGaussians) -> Tensor:
     """Eq. (14): m = exp(−KL(N_source ‖ N_target)) of each positive pair, [A].
 
     Per dimension, KL = ½(log σ²_j − log σ²_i + (σ²_i + (μ_i − μ_j)²)/σ²_j − 1). Every term is a product of something
     of token i and something of token j, so that the mean over all token pairs is made of means over either side.
 
-    Paper gap: the KL of two token sequences of different lengths; the mean over pairs of real tokens, or that of
-    token-averaged Gaussians (``loss.divergence``). Mean over dimensions, since a sum would drive m to 0; of the
+    Paper gap: the KL of two token sequences of different lengths; the mean over pairs of real tokens. Mean over
+    dimensions, since a sum would drive m to 0; of the
     un-normalised means, as the KL term, which brings them near enough for a margin. It is a target, so detached.
     """
     mean_i, var_i, log_i = source.mean, source.log_var.exp(), source.log_var
     mean_j, var_j, log_j = target.mean, target.log_var.exp(), target.log_var
-    if config.divergence == "pooled":
-        mean_i, var_i = _token_mean(mean_i, source.mask), _token_mean(var_i, source.mask)
-        mean_j, var_j = _token_mean(mean_j, target.mask), _token_mean(var_j, target.mask)
-        divergence = 0.5 * (var_j.log() - var_i.log() + (var_i + (mean_i - mean_j).square()) / var_j - 1)
-        return torch.exp(-divergence.mean(dim=-1).clamp(min=0))
     # Only how far means are apart counts; what they have in common would swallow it in single precision.
     common = _token_mean(mean_i, source.mask).unsqueeze(1)
     mean_i, mean_j = mean_i - common, mean_j - common
@@ -106,10 +106,10 @@ def adaptive_margin(source: TokenGaussians, target: TokenGaussians, config: Loss
     return torch.exp(-(0.5 * (logs + scaled - 1)).mean(dim=-1).clamp(min=0))
 
 
-def inverse_temperature(logit_scale: Tensor, config: LossConfig) -> Tensor:
+def inverse_temperature(logit_scale: Tensor) -> Tensor:
     """1/τ = exp(logit_scale), clamped as CLIP's is; the gradient passes the clamp, or τ would never leave it."""
     scale = logit_scale.exp()
-    return scale + (scale.clamp(max=config.max_logit_scale) - scale).detach()
+    return scale + (scale.clamp(max=MAX_LOGIT_SCALE) - scale).detach()
 
 
 def directional_loss(
@@ -134,7 +134,7 @@ def directional_loss(
         scores = scores - (config.eta * margin).unsqueeze(1) * F.one_hot(targets, scores.shape[1])
     goal = targets
     if similar is not None:
-        alike = torch.softmax(similar / config.soft_temperature, dim=1)
+        alike = torch.softmax(similar / _SOFT_TEMPERATURE, dim=1)
         goal = torch.lerp(F.one_hot(targets, scores.shape[1]).to(alike), alike, config.soft_targets)
     return F.cross_entropy(scale * scores, goal, label_smoothing=config.label_smoothing) + constant
 
@@ -172,14 +172,14 @@ def share_of_loss(
     """
     # Half precision would round margins and divergences away, or overflow.
     with torch.autocast(text_scores.device.type, enabled=False):
-        scale = inverse_temperature(logit_scale, config)
+        scale = inverse_temperature(logit_scale)
         zero = text_scores.new_zeros(())
         kl = margin = text_log_var = video_log_var = zero
         margin_t2v = margin_v2t = None
         if isinstance(texts.source, TokenGaussians) and isinstance(videos.source, TokenGaussians):
-            kl = kl_to_standard_normal(texts.source, videos.source, config)
-            margin_t2v = adaptive_margin(texts.source, videos.source, config)
-            margin_v2t = adaptive_margin(videos.source, texts.source, config)
+            kl = kl_to_standard_normal(texts.source, videos.source)
+            margin_t2v = adaptive_margin(texts.source, videos.source)
+            margin_v2t = adaptive_margin(videos.source, texts.source)
             margin = 0.5 * (margin_t2v.mean() + margin_v2t.mean())
             text_log_var, video_log_var = (
                 _token_mean(side.log_var.detach().mean(dim=-1), side.mask).mean()

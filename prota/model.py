@@ -22,8 +22,9 @@ from prota.encoders.text import TextBatch
 from prota.errors import ProtaError, one_line
 from prota.kernels.dispatch import Backend
 from prota.models import shipped
+from prota.relevance import RELEVANCE_FILE, Relevance
 from prota.scoring.score import ScoreHead
-from prota.settings import ConfigError
+from prota.settings import ConfigError, without_removed
 from prota.types import Explanation, PreparedTokens
 from prota.weights import KINDS, WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
 
@@ -52,6 +53,8 @@ class ProTA(nn.Module):
         self.text_encoder, self.video_encoder = towers.encoders(config.encoder)
         self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
         self.logit_scale = nn.Parameter(torch.tensor(towers.logit_scale))
+        self.relevance: Relevance | None = None
+        """What calibration learned about these weights."""
 
     @classmethod
     def from_config(cls, config: Config) -> ProTA:
@@ -88,7 +91,7 @@ class ProTA(nn.Module):
         return self
 
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
-        """Write config.json, model.safetensors and the tokenizer; config.json appears last.
+        """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
 
         ``weights``: float32, float16 (half the size) or int8 (a quarter, see `prota.weights`).
         """
@@ -111,8 +114,11 @@ class ProTA(nn.Module):
             (staging / _CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             # safetensors writes for the owner's eyes alone; the others follow the umask.
             shutil.copymode(staging / _CONFIG_FILE, staging / WEIGHTS_FILE)
+            if self.relevance is not None:
+                self.relevance.save(staging)
             # Old settings beside new weights would be read as a model; no settings are not.
-            (folder / _CONFIG_FILE).unlink(missing_ok=True)
+            for name in (_CONFIG_FILE, RELEVANCE_FILE):
+                (folder / name).unlink(missing_ok=True)
             for path in sorted(staging.iterdir(), key=lambda path: path.name == _CONFIG_FILE):
                 os.replace(path, folder / path.name)
         finally:
@@ -122,9 +128,8 @@ class ProTA(nn.Module):
     def from_pretrained(cls, source: str | Path) -> ProTA:
         """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
         folder = model_folder(source)
-        record = _read_record(folder)
+        record, config = _read_record(folder), saved_config(folder)
         try:
-            config = Config(**record["config"])
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
@@ -132,6 +137,10 @@ class ProTA(nn.Module):
                 f"{folder} does not hold a model that this version can build: {one_line(error)}; save or copy it again"
             ) from None
         _load_weights(model, folder / WEIGHTS_FILE)
+        try:
+            model.relevance = Relevance.load(folder)
+        except WeightsError as error:
+            raise ModelFolderError(str(error)) from None
         return model.eval()
 
     @classmethod
@@ -159,8 +168,8 @@ def saved_config(source: str | Path) -> Config:
     """The settings of a saved model, without its weights."""
     folder = model_folder(source)
     try:
-        return Config(**_read_record(folder)["config"])
-    except (KeyError, TypeError, ConfigError) as error:
+        return Config(**without_removed(Config, _read_record(folder)["config"]))
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
 
 
@@ -170,7 +179,7 @@ def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
     names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
     if towers_only:
         return {f"encoder.{name}": getattr(encoder, name) for name in names}
-    names += ["temporal_layers", "temporal_heads", "temporal_positions"]
+    names += ["temporal_layers", "temporal_heads"]
     head = {
         "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
         "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",

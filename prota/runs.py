@@ -94,7 +94,7 @@ class Run:
 
     def experiment(self) -> Experiment:
         """What the run was asked for."""
-        return Experiment.load(self.experiment_file)
+        return Experiment.load_saved(self.experiment_file)
 
     def pointers(self) -> dict[str, str]:
         """Names of the last and the best checkpoint, as far as there are any."""

@@ -6,13 +6,13 @@ import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from prota.errors import ProtaError
 
-__all__ = ["ConfigError", "Section", "merge", "parse_override", "table_row"]
+__all__ = ["ConfigError", "Section", "merge", "parse_override", "table_row", "without_removed"]
 
 
 class ConfigError(ProtaError, ValueError):
@@ -30,6 +30,9 @@ class Section(BaseModel):
     """Base of all settings: frozen, unknown names refused, errors as sentences."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    removed: ClassVar[Mapping[str, object]] = {}
+    """Settings of earlier versions, with the value by which each computed what is computed now."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -50,6 +53,22 @@ class Section(BaseModel):
     def replace(self, **changes: Any) -> Self:
         """A validated copy with ``changes``."""
         return type(self)(**{**self.model_dump(), **changes})
+
+
+def without_removed(section: type[Section], saved: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Settings that an earlier version saved, without those removed since; refused where one had another value."""
+    kept: dict[str, Any] = {}
+    for name, value in saved.items():
+        if name in section.removed:
+            if value != section.removed[name]:
+                raise ConfigError(f"{path}{name} was removed: must be {section.removed[name]!r}, got {value!r}")
+            continue
+        kind = section.model_fields[name].annotation if name in section.model_fields else None
+        if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Section):
+            kept[name] = without_removed(kind, value, f"{path}{name}.")
+        else:
+            kept[name] = value
+    return kept
 
 
 def table_row(field: str, table: Mapping[str, dict[str, dict[str, Any]]], name: object) -> dict[str, dict[str, Any]]:
@@ -89,6 +108,8 @@ def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
     cause = problem.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return [f"{field}.{sentence}" for sentence in cause.sentences]
+    if field in section.removed:
+        return [f"{field} was removed: delete it; {section.removed[field]!r} is what is computed"]
     if problem["type"] == "extra_forbidden":
         known = list(section.model_fields)
         close = difflib.get_close_matches(field, known, n=1)

@@ -106,12 +106,12 @@ class PreparedTokens(_Batch):
     """[A, N, D], L2-normalised tokens (their means, where they are Gaussians)."""
     spread: Tensor | None
     """[A, N, D], σ² or σ as ``score.distance`` says; None where tokens are points."""
-    weight: Tensor | None
-    """[A, N], what a token weighs by its own side; None where that depends on the pair (bandwidth = batch)."""
+    weight: Tensor
+    """[A, N], what a token weighs by its own side."""
     mask: Tensor
     """[A, N] bool."""
     source: Tokens | TokenGaussians | None = None
-    """What these were prepared from: the losses need it, and bandwidth = batch; stores leave it out."""
+    """What these were prepared from: the losses need it, a score does not."""
 
     def __post_init__(self) -> None:
         _check("PreparedTokens", self.direction, self.mask)
@@ -125,26 +125,18 @@ class PreparedTokens(_Batch):
 
     @staticmethod
     def cat(parts: Sequence[PreparedTokens]) -> PreparedTokens:
-        """Join batches, padding the token axis to the longest; sources are kept only where a score needs them."""
+        """Join batches, padding the token axis to the longest, without their sources."""
         if not parts:
             raise ValueError("nothing to join: give at least one batch")
+        if len({part.spread is None for part in parts}) > 1:
+            raise ValueError("cannot join batches of which only some have spread: they are of different models")
         length = max(part.mask.shape[1] for part in parts)
-        slim = [part if part.weight is None else part.without_source() for part in parts]
-        joined = _join([part.map(lambda tensor: pad_tokens(tensor, length)) for part in slim])
-        assert isinstance(joined, PreparedTokens)
-        return joined
 
+        def joined(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            return None if values[0] is None else torch.cat([pad_tokens(value, length) for value in values])
 
-def _join(parts: Sequence[_Batch]) -> _Batch:
-    """Batches of equal token axes, one behind the other."""
-    columns: dict[str, Any] = {}
-    for name in (field.name for field in fields(parts[0])):  # type: ignore[arg-type]
-        values = [getattr(part, name) for part in parts]
-        if any(value is None for value in values) != all(value is None for value in values):
-            raise ValueError(f"cannot join batches of which only some have {name}: they are of different models")
-        first = values[0]
-        columns[name] = None if first is None else _join(values) if isinstance(first, _Batch) else torch.cat(values)
-    return type(parts[0])(**columns)
+        return PreparedTokens(joined("direction"), joined("spread"), joined("weight"), joined("mask"))
 
 
 def pad_tokens(tensor: Tensor, length: int) -> Tensor:

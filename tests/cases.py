@@ -33,11 +33,7 @@ SCORE_VARIANTS: dict[str, dict[str, object]] = {
     "two-kernels": {"kernels": 2},
     "nine-kernels": {"kernels": 9},
     "bandwidth-0.5": {"bandwidth_value": 0.5},
-    "bandwidth-learned": {"bandwidth": "learned", "bandwidth_value": 0.7},
-    "bandwidth-estimated": {"bandwidth": "estimated"},
-    "bandwidth-batch": {"bandwidth": "batch"},
-    "bandwidth-batch-points": {"bandwidth": "batch", "similarity": "cosine"},
-    "bandwidth-batch-intra": {"bandwidth": "batch", "weights": "intra"},
+    "bandwidth-1.7": {"bandwidth_value": 1.7},
     "sigmoid": {"intra": "sigmoid"},
     "no-softmax": {"intra": "none"},
     "probabilistic-dot": {"gram": "dot"},
@@ -62,12 +58,9 @@ def random_tokens(lengths: list[int], width: int, padding: float = 0.0, longest:
 def random_head(width: int, score: ScoreConfig, distribution: DistributionConfig | None = None) -> ScoreHead:
     """A float64 head all of whose weights are random, also those that start at zero."""
     head = ScoreHead(width, score, distribution or DistributionConfig()).double()
-    for name, parameter in head.named_parameters():
-        if name != "log_bandwidth":
-            with torch.no_grad():
-                parameter.add_(0.3 * torch.randn_like(parameter))
-    if score.bandwidth == "estimated":
-        head.bandwidth_estimate.fill_(1.7)
+    for parameter in head.parameters():
+        with torch.no_grad():
+            parameter.add_(0.3 * torch.randn_like(parameter))
     return head
 
 
@@ -106,13 +99,8 @@ class Case:
     def oracle_heads(self) -> tuple[oracle.SideHeads, oracle.SideHeads]:
         return _side_heads(self.head.text), _side_heads(self.head.video)
 
-    def bandwidth(self) -> float:
-        return 1.0 if self.head.config.bandwidth == "batch" else float(torch.as_tensor(self.head.bandwidth).detach())
-
     def oracle_scores(self) -> Tensor:
-        rows = oracle.score_matrix(
-            *self.items(), *self.oracle_heads(), self.head.config, self.distribution, self.bandwidth()
-        )
+        rows = oracle.score_matrix(*self.items(), *self.oracle_heads(), self.head.config, self.distribution)
         return torch.tensor(rows, dtype=torch.float64)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if WATCHER not in session.config.stash:
         return
     mark, watcher = session.config.stash[WATCHER]
+    # Two helpers of multiprocessing, where this process ran the tests itself; else they end with it.
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
     # What has been told to end may take a moment; some of Ray's helpers a minute, when their cluster goes before them.
     until = time.monotonic() + LIMIT
     while (left := leftovers.marked(mark)) and time.monotonic() < until:

@@ -199,33 +199,25 @@ def kernel(squared: float, k: int, R: int, b: float) -> float:
     return math.exp(-squared / (b * 2.0 ** (k - R // 2)))
 
 
-def gram_entry(x: Vector, y: Vector, score: ScoreConfig, b: float) -> float:
+def gram_entry(x: Vector, y: Vector, score: ScoreConfig) -> float:
     """Eq. 3: g = (1/R) Σ_{k=1..R} K_k(x, y) of unit vectors; or their dot product."""
     unit_x, unit_y = normalise(x), normalise(y)
     if score.gram == "dot":
         return dot(unit_x, unit_y)
     assert score.gram == "gaussian"
-    R = score.kernels
+    R, b = score.kernels, score.bandwidth_value
     squared = squared_distance(unit_x, unit_y)
     return math.fsum(kernel(squared, k, R, b) for k in range(1, R + 1)) / R
 
 
-def gram_matrix(joint: Item, score: ScoreConfig, b: float) -> Matrix:
+def gram_matrix(joint: Item, score: ScoreConfig) -> Matrix:
     """Eq. 4: G over the joint tokens, text first."""
-    return [[gram_entry(x, y, score, b) for y in joint] for x in joint]
+    return [[gram_entry(x, y, score) for y in joint] for x in joint]
 
 
 def block(matrix: Matrix, rows: range, columns: range) -> Matrix:
     """One of the four blocks of Eq. 4."""
     return [[matrix[i][j] for j in columns] for i in rows]
-
-
-def pair_bandwidth(joint: Item) -> float:
-    """b where bandwidth = 'batch': mean ‖x − y‖² over ordered pairs of different unit joint tokens."""
-    units = [normalise(token) for token in joint]
-    total = len(units)
-    distances = [squared_distance(units[i], units[j]) for i in range(total) for j in range(total) if i != j]
-    return math.fsum(distances) / (total * total - total)
 
 
 def intra_weights(gram: Matrix | None, tokens: Item, mlp: Mlp | None, score: ScoreConfig) -> list[float]:
@@ -308,7 +300,6 @@ def pieces_of(
     text_heads: SideHeads,
     video_heads: SideHeads,
     score: ScoreConfig,
-    bandwidth: float,
 ) -> dict[str, Any]:
     """Eq. 1 to 8 (Eq. 11 for Gaussians) of one pair whose distributions are known; see `pair_pieces`."""
     pieces: dict[str, Any] = dict.fromkeys(PIECES)
@@ -329,8 +320,7 @@ def pieces_of(
         video_intra = intra_weights(None, video.means, video_heads.weight, score)
     else:
         joint = text.means + video.means
-        b = pair_bandwidth(joint) if score.bandwidth == "batch" else bandwidth
-        gram = gram_matrix(joint, score, b)
+        gram = gram_matrix(joint, score)
         of_text, of_video = range(n), range(n, n + m)
         text_intra = intra_weights(block(gram, of_text, of_text), text.means, text_heads.weight, score)
         video_intra = intra_weights(block(gram, of_video, of_video), video.means, video_heads.weight, score)
@@ -357,7 +347,6 @@ def pair_pieces(
     video_heads: SideHeads,
     score: ScoreConfig,
     distribution: DistributionConfig,
-    bandwidth: float,
 ) -> dict[str, Any]:
     """Everything between the tokens of one pair and its score, keyed by `PIECES`; None for what is not used.
 
@@ -365,7 +354,7 @@ def pair_pieces(
     """
     text_tokens = item_tokens(text, text_heads, score, distribution)
     video_tokens = item_tokens(video, video_heads, score, distribution)
-    return pieces_of(text_tokens, video_tokens, text_heads, video_heads, score, bandwidth)
+    return pieces_of(text_tokens, video_tokens, text_heads, video_heads, score)
 
 
 def score_matrix(
@@ -375,60 +364,35 @@ def score_matrix(
     video_heads: SideHeads,
     score: ScoreConfig,
     distribution: DistributionConfig,
-    bandwidth: float,
 ) -> Matrix:
-    """Eq. 8 (Eq. 11 for Gaussians) of every text with every video; ``bandwidth`` is b, but for 'batch'."""
+    """Eq. 8 (Eq. 11 for Gaussians) of every text with every video."""
     text_tokens = [item_tokens(text, text_heads, score, distribution) for text in texts]
     video_tokens = [item_tokens(video, video_heads, score, distribution) for video in videos]
     return [
-        [pieces_of(text, video, text_heads, video_heads, score, bandwidth)["score"] for video in video_tokens]
+        [pieces_of(text, video, text_heads, video_heads, score)["score"] for video in video_tokens]
         for text in text_tokens
     ]
-
-
-def mean_cross_distance(
-    texts: list[Item],
-    videos: list[Item],
-    text_heads: SideHeads,
-    video_heads: SideHeads,
-    score: ScoreConfig,
-    distribution: DistributionConfig,
-) -> float:
-    """b where bandwidth = 'estimated': mean ‖x − y‖² over every text token x and every video token y."""
-    text_units = [
-        normalise(token) for text in texts for token in item_tokens(text, text_heads, score, distribution).means
-    ]
-    video_units = [
-        normalise(token) for video in videos for token in item_tokens(video, video_heads, score, distribution).means
-    ]
-    return mean(squared_distance(x, y) for x in text_units for y in video_units)
 
 
 # Eq. 12 to 16: the loss
 
 
-def token_kl_to_standard(mu: Vector, log_var: Vector, loss: LossConfig) -> float:
-    """KL(N(μ, σ²) ‖ N(0, I)) of one token: ½ Σ_d (σ² + μ² − 1 − log σ²), or ½ times the mean over d."""
-    terms = [math.exp(lv) + a * a - 1 - lv for a, lv in zip(mu, log_var, strict=True)]
-    if loss.kl == "sum":
-        return math.fsum(terms) / 2
-    assert loss.kl == "mean"
-    return mean(terms) / 2
+def token_kl_to_standard(mu: Vector, log_var: Vector) -> float:
+    """KL(N(μ, σ²) ‖ N(0, I)) of one token: ½ Σ_d (σ² + μ² − 1 − log σ²)."""
+    return math.fsum(math.exp(lv) + a * a - 1 - lv for a, lv in zip(mu, log_var, strict=True)) / 2
 
 
-def side_kl(items: list[Tokens], loss: LossConfig) -> float:
+def side_kl(items: list[Tokens]) -> float:
     """One half of Eq. 12: the mean over an item's tokens, then over the items."""
     return mean(
-        mean(
-            token_kl_to_standard(mu, log_var, loss) for mu, log_var in zip(item.means, item.log_vars or [], strict=True)
-        )
+        mean(token_kl_to_standard(mu, log_var) for mu, log_var in zip(item.means, item.log_vars or [], strict=True))
         for item in items
     )
 
 
-def kl_term(texts: list[Tokens], videos: list[Tokens], loss: LossConfig) -> float:
+def kl_term(texts: list[Tokens], videos: list[Tokens]) -> float:
     """Eq. 12: L_kl = (KL of the texts + KL of the videos) / 2."""
-    return (side_kl(texts, loss) + side_kl(videos, loss)) / 2
+    return (side_kl(texts) + side_kl(videos)) / 2
 
 
 def kl_between(mu_p: Vector, var_p: Vector, mu_q: Vector, var_q: Vector) -> float:
@@ -439,13 +403,10 @@ def kl_between(mu_p: Vector, var_p: Vector, mu_q: Vector, var_q: Vector) -> floa
     )
 
 
-def divergence(p: Tokens, q: Tokens, loss: LossConfig) -> float:
-    """KL(N_p ‖ N_q) of two items: mean over their token pairs, or between their token-averaged Gaussians."""
+def divergence(p: Tokens, q: Tokens) -> float:
+    """KL(N_p ‖ N_q) of two items: mean over their token pairs."""
     vars_p = [[math.exp(x) for x in log_var] for log_var in p.log_vars or []]
     vars_q = [[math.exp(x) for x in log_var] for log_var in q.log_vars or []]
-    if loss.divergence == "pooled":
-        return kl_between(mean_vector(p.means), mean_vector(vars_p), mean_vector(q.means), mean_vector(vars_q))
-    assert loss.divergence == "mean"
     return mean(
         kl_between(mu_p, var_p, mu_q, var_q)
         for mu_p, var_p in zip(p.means, vars_p, strict=True)
@@ -453,9 +414,9 @@ def divergence(p: Tokens, q: Tokens, loss: LossConfig) -> float:
     )
 
 
-def adaptive_margin(p: Tokens, q: Tokens, loss: LossConfig) -> float:
+def adaptive_margin(p: Tokens, q: Tokens) -> float:
     """Eq. 14: m = exp(−KL(N_p ‖ N_q)); p the text for m_t2v, p the video for m_v2t."""
-    return math.exp(-divergence(p, q, loss))
+    return math.exp(-divergence(p, q))
 
 
 def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConfig) -> float:
@@ -476,9 +437,9 @@ def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConf
     return mean(losses)
 
 
-def temperature(logit_scale: float, loss: LossConfig) -> float:
-    """τ of Eq. 13: 1/τ = exp(logit_scale), at most ``max_logit_scale``."""
-    return 1 / min(math.exp(logit_scale), loss.max_logit_scale)
+def temperature(logit_scale: float) -> float:
+    """τ of Eq. 13: 1/τ = exp(logit_scale), at most 100."""
+    return 1 / min(math.exp(logit_scale), 100)
 
 
 def contrastive_total(t2v: float, v2t: float) -> float:
@@ -504,21 +465,20 @@ def loss_terms(
     score: ScoreConfig,
     distribution: DistributionConfig,
     loss: LossConfig,
-    bandwidth: float,
     logit_scale: float,
 ) -> dict[str, float]:
     """Eq. 12 to 16 for a batch in which text i belongs to video i; ``kl`` lacks β, ``margin`` lacks η."""
-    scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution, bandwidth)
-    tau = temperature(logit_scale, loss)
+    scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution)
+    tau = temperature(logit_scale)
     margins_t2v, margins_v2t = [0.0] * len(texts), [0.0] * len(videos)
     kl, text_log_var, video_log_var = 0.0, 0.0, 0.0
     if score.similarity != "cosine":
         text_tokens = [item_tokens(text, text_heads, score, distribution) for text in texts]
         video_tokens = [item_tokens(video, video_heads, score, distribution) for video in videos]
         pairs = list(zip(text_tokens, video_tokens, strict=True))
-        margins_t2v = [adaptive_margin(text, video, loss) for text, video in pairs]
-        margins_v2t = [adaptive_margin(video, text, loss) for text, video in pairs]
-        kl = kl_term(text_tokens, video_tokens, loss)
+        margins_t2v = [adaptive_margin(text, video) for text, video in pairs]
+        margins_v2t = [adaptive_margin(video, text) for text, video in pairs]
+        kl = kl_term(text_tokens, video_tokens)
         text_log_var, video_log_var = mean_log_var(text_tokens), mean_log_var(video_tokens)
     t2v = contrastive(scores, margins_t2v, tau, loss)
     v2t = contrastive(transpose(scores), margins_v2t, tau, loss)

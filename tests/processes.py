@@ -12,6 +12,7 @@ from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import multiprocessing
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -20,6 +21,10 @@ LIMIT = float(os.environ.get("PROTA_TEST_LIMIT", "300"))
 it is too little sets PROTA_TEST_LIMIT."""
 # What waits without a limit of its own, for a line or for the end of a process, is ended by pytest-timeout.
 os.environ.setdefault("PYTEST_TIMEOUT", str(2 * LIMIT))
+
+
+posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="not on Windows")
+not_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="everything is readable for root")
 
 
 def wait_until(true: Callable[[], object], pause: float = 0.01) -> None:

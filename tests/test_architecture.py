@@ -14,15 +14,15 @@ PACKAGE = REPOSITORY / "prota"
 # Lower lines know nothing of higher ones.
 LEVELS = [
     {"errors"},
-    {"presets", "settings", "files", "models"},
+    {"presets", "settings", "files", "platform", "models"},
     {"types", "config", "runtime"},
     {"experiment"},
     {"frames", "encoders", "kernels", "weights"},
     {"scoring"},
-    {"model"},
+    {"model", "relevance"},
     {"losses", "ranking", "runs"},
     {"data", "training", "evaluation", "library"},
-    {"cluster", "figures", "planning", "samples", "server", "cli"},
+    {"cluster", "figures", "samples", "server", "cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 FORBIDDEN_NAMES = ("utils", "util", "helpers", "helper", "common", "misc")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from prota.files import write_atomically
+from tests.processes import posix
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +26,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == [path]
 
 
+@posix
 def test_a_file_is_on_disk_before_its_name_and_its_name_before_anyone_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import pytest
@@ -23,10 +22,7 @@ from prota.types import TokenGaussians
 from tests import oracle
 from tests.cases import DISTRIBUTION_VARIANTS, Case
 
-LOSS_VARIANTS = [
-    {"margin": margin, "divergence": divergence, "kl": kl}
-    for margin, divergence, kl in itertools.product(("additive", "literal"), ("mean", "pooled"), ("sum", "mean"))
-]
+LOSS_VARIANTS = [{"margin": "additive"}, {"margin": "literal"}]
 
 
 def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians:
@@ -37,7 +33,7 @@ def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians
 
 def oracle_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
     return oracle.loss_terms(
-        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, case.bandwidth(), logit_scale
+        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, logit_scale
     )
 
 
@@ -71,19 +67,18 @@ def test_eq_12_kl_to_standard_normal() -> None:
     # One text token with μ = (1, 0), σ² = (1, 1): ½(1 + 0) = ½. One frame with μ = 0, σ² = (e, 1): ½(e − 2).
     texts, videos = gaussians([[1.0, 0.0]], [[1.0, 1.0]]), gaussians([[0.0, 0.0]], [[math.e, 1.0]])
     expected = 0.5 * (0.5 + 0.5 * (math.e - 2))
-    assert float(kl_to_standard_normal(texts, videos, LossConfig())) == pytest.approx(expected, abs=1e-12)
-    assert float(kl_to_standard_normal(texts, videos, LossConfig(kl="mean"))) == pytest.approx(expected / 2, abs=1e-12)
+    assert float(kl_to_standard_normal(texts, videos)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_soft_targets_spread_over_what_is_alike() -> None:
     scores = torch.tensor([[0.3, 0.1, -0.2], [0.0, 0.5, 0.2]])
     targets, scale = torch.tensor([0, 1]), torch.tensor(4.0)
     similar = torch.tensor([[0.9, 0.8, 0.1], [0.2, 0.7, 0.6]])
-    config = LossConfig(soft_targets=0.3, soft_temperature=0.2)
+    config = LossConfig(soft_targets=0.3)
     expected = 0.0
     for row, (own, logits) in enumerate(zip((0, 1), (scale * scores).tolist(), strict=True)):
         total = math.log(sum(math.exp(logit) for logit in logits))
-        likeness = [math.exp(value / 0.2) for value in similar[row].tolist()]
+        likeness = [math.exp(value / 0.1) for value in similar[row].tolist()]
         goal = [0.3 * value / sum(likeness) + (0.7 if place == own else 0) for place, value in enumerate(likeness)]
         expected -= sum(share * (logit - total) for share, logit in zip(goal, logits, strict=True)) / 2
     assert directional_loss(scores, targets, None, scale, config, similar).item() == pytest.approx(expected, abs=1e-6)
@@ -115,21 +110,16 @@ def test_eq_14_adaptive_margin() -> None:
     # One word N(0, 1); two frames N(1, 1) and N(0, 2): KL = ½ and ½(ln 2 + ½ − 1).
     text, video = gaussians([[0.0]], [[1.0]]), gaussians([[1.0], [0.0]], [[1.0], [2.0]])
     divergence = (0.5 + 0.5 * (math.log(2) - 0.5)) / 2
-    assert float(adaptive_margin(text, video, LossConfig())) == pytest.approx(math.exp(-divergence), abs=1e-12)
-    # Pooled, the frames are N(½, 3/2).
-    pooled = 0.5 * (math.log(1.5) + (1 + 0.25) / 1.5 - 1)
-    margin = adaptive_margin(text, video, LossConfig(divergence="pooled"))
-    assert float(margin) == pytest.approx(math.exp(-pooled), abs=1e-12)
+    assert float(adaptive_margin(text, video)) == pytest.approx(math.exp(-divergence), abs=1e-12)
     # Equal distributions: the largest margin, 1.
-    assert float(adaptive_margin(text, text, LossConfig())) == pytest.approx(1.0, abs=1e-12)
+    assert float(adaptive_margin(text, text)) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("log_var", [-4.0, -20.0, -30.0, 10.0])
-@pytest.mark.parametrize("divergence", ["mean", "pooled"])
-def test_the_margin_of_equals_is_one_in_single_precision(log_var: float, divergence: str) -> None:
+def test_the_margin_of_equals_is_one_in_single_precision(log_var: float) -> None:
     mean = 1 + 0.4 * torch.randn(3, 1, 512)
     same = TokenGaussians(mean, torch.full_like(mean, log_var), torch.ones(3, 1, dtype=torch.bool))
-    margin = adaptive_margin(same, same, LossConfig(divergence=divergence))
+    margin = adaptive_margin(same, same)
     torch.testing.assert_close(margin, torch.ones(3), rtol=0, atol=1e-5)
     assert (margin <= 1).all()
 
@@ -169,7 +159,7 @@ def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
     source = texts.source
 
     def kl(mean: Tensor, log_var: Tensor) -> Tensor:
-        return kl_to_standard_normal(TokenGaussians(mean, log_var, source.mask), videos.source, config)
+        return kl_to_standard_normal(TokenGaussians(mean, log_var, source.mask), videos.source)
 
     assert torch.autograd.gradcheck(kl, (source.mean.requires_grad_(), source.log_var.requires_grad_()))
 
@@ -200,15 +190,15 @@ def test_equal_shares_average_to_the_whole(variant: dict[str, str]) -> None:
 def test_margin_is_detached() -> None:
     text = gaussians([[0.0]], [[1.0]])
     text.mean.requires_grad_()
-    assert not adaptive_margin(text, text, LossConfig()).requires_grad
+    assert not adaptive_margin(text, text).requires_grad
 
 
 def test_temperature_is_clamped_but_still_learns() -> None:
-    assert float(inverse_temperature(torch.tensor(9.0), LossConfig())) == 100.0
-    assert float(inverse_temperature(torch.tensor(0.0), LossConfig())) == 1.0
+    assert float(inverse_temperature(torch.tensor(9.0))) == 100.0
+    assert float(inverse_temperature(torch.tensor(0.0))) == 1.0
     # CLIP's own value: at the bound, and free to leave it.
     logit_scale = torch.tensor(math.log(100), requires_grad=True)
-    inverse_temperature(logit_scale, LossConfig()).backward()
+    inverse_temperature(logit_scale).backward()
     assert logit_scale.grad.item() == pytest.approx(100, rel=1e-4)
 
 
@@ -228,7 +218,7 @@ def test_autocast_leaves_the_loss_alone(dtype: torch.dtype) -> None:
 def test_margin_survives_long_distances_in_single_precision() -> None:
     mean = 20 * torch.randn(4, 6, 512)
     source = TokenGaussians(mean, torch.full_like(mean, -10.0), torch.ones(4, 6, dtype=torch.bool))
-    margin = adaptive_margin(source, source[torch.tensor([1, 2, 3, 0])], LossConfig())
+    margin = adaptive_margin(source, source[torch.tensor([1, 2, 3, 0])])
     assert torch.equal(margin, torch.zeros(4))
 
 

@@ -17,6 +17,7 @@ from prota import Config, ModelFolderError, ProTA
 from prota.evaluation.metrics import retrieval_metrics
 from prota.losses import prota_loss
 from prota.presets import PRESETS
+from prota.relevance import RELEVANCE_FILE, Fit, Relevance
 from tests.tiny_models import clip_config, pair_config
 
 TEXTS = ["a red square", "the blue circle moves to the left", ""]
@@ -49,6 +50,29 @@ def test_a_saved_model_scores_the_same(preset: str, tmp_path: Path) -> None:
     assert torch.equal(scores(loaded, frames, mask), expected)
 
 
+def test_relevance_is_saved_and_loaded_with_the_model(tmp_path: Path) -> None:
+    model, folder = toy().eval(), tmp_path / "model"
+    model.save_pretrained(folder)
+    assert ProTA.from_pretrained(folder).relevance is None
+    background = model.encode_video(*random_frames()).without_source().map(Tensor.detach)
+    model.relevance = Relevance(Fit((0.1, -2.0, 3.5, 1e-3, -1.0, 0.5), 0.4, 64), background)
+    model.save_pretrained(folder)
+    loaded = ProTA.from_pretrained(folder)
+    assert loaded.relevance is not None
+    assert loaded.relevance.fit == model.relevance.fit
+    loaded.save_pretrained(tmp_path / "again")
+    again = ProTA.from_pretrained(tmp_path / "again").relevance
+    assert again is not None
+    assert again.fit == loaded.relevance.fit
+    assert torch.equal(again.background.direction, loaded.relevance.background.direction)
+    (folder / RELEVANCE_FILE).write_bytes(b"{}")
+    with pytest.raises(ModelFolderError):
+        ProTA.from_pretrained(folder)
+    loaded.relevance = None
+    loaded.save_pretrained(folder)
+    assert ProTA.from_pretrained(folder).relevance is None
+
+
 @pytest.mark.parametrize("kind", ["clip", "pair"])
 def test_a_saved_model_needs_nothing_it_came_from(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """The towers' folders are gone when the model is loaded: architecture, tokenizer and weights are all in its own."""
@@ -67,17 +91,20 @@ def test_a_saved_model_needs_nothing_it_came_from(kind: str, tmp_path: Path, req
     assert loaded.text_encoder.pieces("a cat") == ["<start>", "a", "cat", "<end>"]
 
 
-def test_learned_and_estimated_bandwidths_are_saved(tmp_path: Path) -> None:
-    for overrides in (["score.bandwidth=learned"], ["score.bandwidth=estimated"]):
-        model = toy("prota", *overrides)
-        if "learned" in overrides[0]:
-            torch.nn.init.constant_(model.head.log_bandwidth, 0.7)
-        else:
-            frames, mask = random_frames()
-            model.head.estimate_bandwidth([(model.text_encoder(TEXTS), model.video_encoder(frames, mask))])
-        model.save_pretrained(tmp_path / "model")
-        loaded = ProTA.from_pretrained(tmp_path / "model").head
-        assert torch.equal(torch.as_tensor(loaded.bandwidth), torch.as_tensor(model.head.bandwidth))
+def test_a_setting_that_was_removed_is_read_past_where_it_has_its_old_default(tmp_path: Path) -> None:
+    """Models of earlier versions name ``score.bandwidth``."""
+    model = toy("prota")
+    model.save_pretrained(tmp_path)
+    saved = model.config.model_dump()
+    _edit(tmp_path, config=saved | {"score": saved["score"] | {"bandwidth": "fixed"}})
+    assert ProTA.from_pretrained(tmp_path).config == model.config
+    _edit(tmp_path, config=saved | {"score": saved["score"] | {"bandwidth": "learned"}})
+    with pytest.raises(ModelFolderError) as caught:
+        ProTA.from_pretrained(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path} has settings that this version cannot read: score.bandwidth was removed: must be 'fixed', "
+        "got 'learned'"
+    )
 
 
 def test_saving_over_a_model_replaces_it_and_keeps_other_files(tmp_path: Path) -> None:
@@ -115,8 +142,11 @@ def _other_weights(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[1]"), "is not a ProTA model"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "clip"}'), "but a 'clip' one: use it as a"),
         (lambda folder: _edit(folder, version=99), "format version 99, this prota reads versions up to 2: upgrade"),
-        (lambda folder: _edit(folder, config={"score": {"xi": 0}}), r"version can build: score\.xi = 0 is not allowed"),
-        (lambda folder: _edit(folder, config=None), "does not hold a model that this version can build"),
+        (
+            lambda folder: _edit(folder, config={"score": {"xi": 0}}),
+            r"version cannot read: score\.xi = 0 is not allowed",
+        ),
+        (lambda folder: _edit(folder, config=None), "has settings that this version cannot read"),
         (lambda folder: _edit(folder, towers={}, config={}), "does not hold a model that this version can build"),
         (lambda folder: (folder / "model.safetensors").unlink(), r"model\.safetensors is missing: .* incomplete"),
         (_truncate, r"model\.safetensors is damaged or cut short"),

@@ -52,17 +52,11 @@ def test_batches_of_other_lengths_are_joined(lengths: tuple[list[int], list[int]
             assert not bool(ours[:, length:].any())
 
 
-def test_sources_are_joined_where_a_score_needs_them() -> None:
-    def batch(length: int, weighted: bool) -> PreparedTokens:
-        source = Tokens(torch.randn(2, length, 4), torch.ones(2, length, dtype=torch.bool))
-        weight = torch.ones(2, length) if weighted else None
-        return PreparedTokens(source.embeddings, None, weight, source.mask, source)
-
-    parts = [batch(2, weighted=False), batch(3, weighted=False)]
-    joined = PreparedTokens.cat(parts)
-    assert torch.equal(joined.source.embeddings[2:], parts[1].source.embeddings)
-    assert joined.source.mask.sum(dim=1).tolist() == [2, 2, 3, 3]
-    assert PreparedTokens.cat([batch(2, weighted=True), batch(3, weighted=True)]).source is None
+def test_sources_are_cut_with_a_batch_and_left_out_where_batches_are_joined() -> None:
+    source = Tokens(torch.randn(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    batch = PreparedTokens(source.embeddings, None, torch.ones(2, 3), source.mask, source)
+    assert torch.equal(batch[1:].source.embeddings, source.embeddings[1:])
+    assert PreparedTokens.cat([batch, batch]).source is None
 
 
 def test_what_cannot_be_joined_is_refused() -> None:

@@ -22,7 +22,6 @@ from prota.cli import (
     index,
     library,
     match,
-    plan,
     samples,
     search,
     serve,
@@ -63,7 +62,6 @@ app.command()(match.match)
 app.command(cls=RayCommand)(serve.serve)
 app.add_typer(library.app, name="library")
 app.command()(samples.samples)
-app.command()(plan.plan)
 
 
 def _tell_version(asked: bool) -> None:

@@ -13,10 +13,10 @@ from prota.errors import UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from prota.evaluation.calibration import Queries
     from prota.evaluation.report import Evaluation, SystemUnderTest
-    from prota.library.calibration import Queries
-    from prota.library.relevance import Fit, Relevance
     from prota.model import ProTA
+    from prota.relevance import Fit, Relevance
     from prota.types import PreparedTokens
 
 __all__ = ["calibrate"]
@@ -40,12 +40,12 @@ def calibrate(
     require_data(data, overrides)
     import torch
 
+    from prota.evaluation.calibration import Queries, facts_of
+    from prota.evaluation.calibration import calibrate as learn
     from prota.evaluation.evaluate import score_split
     from prota.evaluation.report import Evaluation, SystemUnderTest
-    from prota.library.calibration import Queries, facts_of
-    from prota.library.calibration import calibrate as learn
-    from prota.library.relevance import Relevance
     from prota.models.shipped import MODELS
+    from prota.relevance import Relevance
     from prota.runs import find_checkpoint
 
     folder = find_checkpoint(checkpoint)[0]
@@ -91,9 +91,9 @@ def _passed_on(
     import torch
 
     from prota.data.batches import ClipReader, open_cache
+    from prota.evaluation.calibration import facts_of
     from prota.evaluation.evaluate import encode_videos
-    from prota.library.calibration import facts_of
-    from prota.library.relevance import Relevance
+    from prota.relevance import Relevance
 
     reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
     chosen = [evaluation.split.video_ids[place] for place in background]
@@ -108,8 +108,8 @@ def _captions(evaluation: Evaluation) -> list[str]:
 
 def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Queries | None:
     """Single words of the captions as queries; None where videos have too few captions to tell."""
+    from prota.evaluation.calibration import Queries, facts_of, key_words
     from prota.evaluation.evaluate import score_texts
-    from prota.library.calibration import Queries, facts_of, key_words
 
     words, shares = key_words([item.captions for item in evaluation.split.items])
     if not words:

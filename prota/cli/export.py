@@ -54,12 +54,10 @@ def export(
     if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
         raise typer.BadParameter(f"{out} has other files in it: give a new folder")
     from prota.experiment import Experiment
-    from prota.library.relevance import Relevance
     from prota.model import ProTA
     from prota.runs import find_checkpoint
     from prota.training.averaging import mean_model
 
-    relevance = None
     if untrained:
         if mean_with:
             raise typer.BadParameter("--mean-with is for models that are trained, not for a TOML file")
@@ -69,14 +67,13 @@ def export(
         if out.resolve() in [folder.resolve() for folder in folders]:
             raise typer.BadParameter(f"{out} is the model itself: give another folder")
         model = mean_model([ProTA.from_pretrained(folder) for folder in folders])
-        # How sure one can be of a score is another matter for another model.
-        relevance = None if mean_with else Relevance.load(folders[0])
     model.save_pretrained(out, weights)
     if mean_with:
         typer.echo(f"the mean of {1 + len(mean_with)} models: measure it, it may be worse than each")
-    Relevance.remove(out) if relevance is None else relevance.save(out)
     _tell_size(out, model, weights)
-    typer.echo("calibrated relevance: " + ("none; `prota calibrate` adds it" if relevance is None else "taken along"))
+    typer.echo(
+        "calibrated relevance: " + ("none; `prota calibrate` adds it" if model.relevance is None else "taken along")
+    )
     for sentence in _lacks(model) if untrained else []:
         typer.echo(f"untrained: {sentence}", err=True)
 

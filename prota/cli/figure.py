@@ -41,7 +41,7 @@ Negative = Annotated[str | None, typer.Option(help="id of the other video; defau
 @app.command()
 def uncertainty(runs: Runs, out: Out, labels: Labels = None, json_file: Json = None) -> None:
     """Mean log σ² of words and frames over training, with and without the KL term."""
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import uncertainty as figure
 
     numbers = figure.collect(runs, labels or ())
@@ -51,7 +51,7 @@ def uncertainty(runs: Runs, out: Out, labels: Labels = None, json_file: Json = N
 @app.command()
 def margin(runs: Runs, out: Out, labels: Labels = None, json_file: Json = None) -> None:
     """The adaptive margin and validation R@1 over training, with and without that margin."""
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import margin as figure
 
     numbers = figure.collect(runs, labels or ())
@@ -73,7 +73,7 @@ def tokens(
     json_file: Json = None,
 ) -> None:
     """What each word and frame weighs, a caption's own video beside another; default: the closest right decision."""
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import tokens as figure
 
     ranked = _score(checkpoint, data, overrides, split, device, allow_missing)
@@ -102,7 +102,7 @@ def distributions(
     names = labels or ["without ProTA", "with ProTA"]
     if len(names) != 2:
         raise typer.BadParameter("two models have two names: give --label twice, or not at all")
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import distributions as figure
 
     first, second = (_score(folder, data, overrides, split, device, allow_missing) for folder in (without, with_prota))
@@ -130,7 +130,7 @@ def failures(
     json_file: Json = None,
 ) -> None:
     """Captions whose own video is not found first, with what is found instead."""
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import failures as figure
 
     ranked = _score(checkpoint, data, overrides, split, device, allow_missing)
@@ -150,17 +150,17 @@ def ablation(
     json_file: Json = None,
 ) -> None:
     """A table of `prota ablate` with error bars over seeds, the paper's figures beside it."""
-    _require_matplotlib()
+    _require_packages()
     from prota.figures import ablation as figure
 
     numbers = figure.collect(folder, table, metric)
     _write("ablation", numbers, lambda: figure.draw(numbers), out, json_file)
 
 
-def _require_matplotlib() -> None:
-    from prota.figures.drawing import require_matplotlib
+def _require_packages() -> None:
+    from prota.figures.drawing import require_packages
 
-    require_matplotlib()
+    require_packages()
 
 
 def _score(

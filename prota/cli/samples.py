@@ -7,25 +7,18 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import progress
-
 __all__ = ["samples"]
 
 
 def samples(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder for the clips", show_default=False)],
 ) -> None:
-    """Make a folder of short clips to try things on, with captions and their true moments in samples.csv."""
+    """Copy short sample clips to a folder, with captions and their moments in samples.csv."""
     if folder.exists() and not folder.is_dir():
         raise typer.BadParameter(f"{folder} is a file; give a folder for the clips")
-    from prota.samples.making import make_samples
-    from prota.samples.sources import SOURCES, picture_path
+    from prota.samples.copying import copy_samples
 
-    # Before there is a progress bar that the one line about a missing package would stand under.
-    for name in SOURCES:
-        picture_path(name)
-    with progress("making samples") as update:
-        result = make_samples(folder, show=update)
-    counts = f"{len(result.made)} clips made, {len(result.kept)} already there"
-    dropped = f", {len(result.dropped)} of an earlier version removed" if result.dropped else ""
-    typer.echo(f"{folder}: {counts}{dropped}; captions in samples.csv")
+    result = copy_samples(folder)
+    counts = f"{len(result.copied)} clips copied, {len(result.unchanged)} unchanged"
+    removed = f", {len(result.removed)} of an earlier version removed" if result.removed else ""
+    typer.echo(f"{folder}: {counts}{removed}; captions in samples.csv")

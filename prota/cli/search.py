@@ -20,24 +20,27 @@ __all__ = ["search"]
 
 Words = Annotated[list[str] | None, typer.Argument(help="what the moment shows", show_default=False)]
 
+Where = Annotated[
+    str | None,
+    typer.Option(
+        help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
+        "a picture has the duration 0; of copies, the first one counts"
+    ),
+]
+Like = Annotated[
+    str | None,
+    typer.Option(
+        help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
+    ),
+]
+
 
 def search(
     words: Words = None,
     k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
     library: LibraryPlace = "library",
-    where: Annotated[
-        str | None,
-        typer.Option(
-            help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
-            "a picture has the duration 0; of copies, the first one counts"
-        ),
-    ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
-        ),
-    ] = None,
+    where: Where = None,
+    like: Like = None,
     queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
     everything: Annotated[bool, typer.Option("--all", help="also show what is no good match")] = False,

@@ -1,191 +1,277 @@
-"""Parts of a library in the memory of a cluster: what an actor of Ray holds, and how it is watched.
+"""A library in parts in the memory of a Ray cluster, searched as one.
 
-Actors alone, without Ray Serve: Serve sends a request to any one of some equal replicas, while here each request has to
-reach every part. HTTP, batches and queues are the server's already.
+Each shard is an actor that holds neighbouring rows of one version of the library. Version and rows are arguments of the
+actor, so one that Ray restarts holds what it held before, and an answer never mixes versions; a new version gets new
+actors. Actors end with the process that made them.
+
+Not Ray Serve: a deployment outlives its process, is updated replica by replica, and sends each request to one replica,
+while a search has to reach all shards.
 """
 
 from __future__ import annotations
 
 import copy
+import gc
+import logging
 import math
 import sys
-import threading
 import time
-import uuid
-from collections.abc import Container
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import ray
 import torch
-from ray.exceptions import ActorDiedError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import RayError, RayTaskError
 
-from prota.library.finding import EXACT_SEGMENTS, Ranked, RowFinder
-from prota.library.folder import Head
+from prota.errors import ClusterError, one_line
+from prota.library.encoding import stored_tokens
+from prota.library.finding import EXACT_SEGMENTS, Coverage, Found, Ranked, RowFinder, without_file
+from prota.library.folder import Head, read_library
 from prota.library.place import Place
-from prota.library.records import ModelStamp
-from prota.library.snapshot import Snapshot
+from prota.library.records import LibraryError, ModelStamp
+from prota.library.snapshot import Rows, Snapshot
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 
-__all__ = ["Part", "Shard", "Slot", "default_shards", "divide", "for_stored"]
+__all__ = ["Shard", "ShardSpec", "ShardedFinder", "default_shards", "divide", "merged"]
 
-# Of a GPU: the shards of the next version are built beside those of the present one, and have to find room.
+# Of a GPU: while a new version is loaded, it needs room beside the present one.
 GPU_SHARE = 0.5
-# A shard that says nothing for so many times what its loading took, and at least so many seconds, hangs.
-_HANGS, _HANGS_AT_LEAST = 5.0, 60.0
-# Seconds until what could not be built is tried again.
-_AGAIN = 10.0
+# A shard that has not answered a search for this many seconds after its deadline is restarted.
+HANGS = 60.0
+# Seconds between two warnings that shards are still loading.
+_PATIENCE = 60.0
+_log = logging.getLogger("prota.cluster")
 
 
 @dataclass(frozen=True)
-class Part:
-    """Neighbouring rows of one version of a library."""
+class ShardSpec:
+    """What a shard holds: neighbouring rows of one version of a library."""
 
     folder: Place
     """The same on all machines."""
+    library: dict[str, Any]
+    """Its library.json: another library in the same place may have the same version numbers."""
     stamp: ModelStamp
     version: Head
     rows: range
     hidden: frozenset[str] = frozenset()
-    """Contents that are not to be found."""
+    """Contents to leave out of results."""
     threads: int = 1
     gpu: bool = False
 
+
+class Shard:
+    """The actor: rows in memory where all of them are scored, on a GPU always, on a CPU up to `EXACT_SEGMENTS`."""
+
+    def __init__(self, spec: ShardSpec, head: ScoreHead) -> None:
+        torch.set_num_threads(spec.threads)
+        self._spec, self._head, self._device = spec, head, torch.device("cuda" if spec.gpu else "cpu")
+        self._loaded: RowFinder | None = None
+        # Ray never restarts an actor whose constructor failed. The next call tries again, and raises what is wrong.
+        with suppress(Exception):
+            self.ready()
+
+    def ready(self) -> None:
+        """Load the rows, unless they are loaded."""
+        self._finder()
+
+    def find(self, tokens: PreparedTokens, count: int, where: str | None, exact: bool) -> list[Ranked]:
+        return self._finder().find(tokens.to(self._device), count, where, exact).ranked
+
+    def _finder(self) -> RowFinder:
+        if self._loaded is None:
+            spec = self._spec
+            store = Snapshot(spec.folder, spec.stamp, spec.version)
+            # After the snapshot is open, so that a library that replaces this one meanwhile is noticed.
+            if read_library(spec.folder) != spec.library:
+                raise LibraryError(f"{spec.folder} was replaced by another library")
+            exact = sys.maxsize if spec.gpu else EXACT_SEGMENTS
+            finder = RowFinder(store, self._head.to(self._device), self._device, spec.hidden, exact, spec.rows)
+            finder.warm()
+            self._loaded = finder
+        return self._loaded
+
+
+class _Handle:
+    """A shard as its front sees it. While a call is unanswered, searches do without the shard."""
+
+    def __init__(self, spec: ShardSpec, head: ScoreHead) -> None:
+        # No CPU is reserved: what another version or an index run holds must not keep a shard from restarting. One byte
+        # of memory is, because Ray does not spread actors that need no resource, but picks nodes at random.
+        resources: dict[str, Any] = {"num_gpus": GPU_SHARE} if spec.gpu else {"num_cpus": 0, "memory": 1}
+        make = ray.remote(Shard).options(max_restarts=-1, scheduling_strategy="SPREAD", **resources)
+        self.actor: Any = make.remote(spec, head)
+        self._unanswered: Any = None
+        self._since = 0.0
+
+    def missed(self, call: Any) -> None:
+        """Remember a call that was late, or that failed because the actor is gone."""
+        if self._unanswered is None:
+            self._unanswered, self._since = call, time.monotonic()
+
+    def answers(self, hangs: float) -> bool:
+        """Whether no call is unanswered; restarts the actor if one has been for so many seconds."""
+        if self._unanswered is None:
+            return True
+        if not ray.wait([self._unanswered], timeout=0)[0]:
+            if time.monotonic() - self._since > hangs:
+                self._since = time.monotonic()
+                ray.kill(self.actor, no_restart=False)
+            return False
+        try:
+            ray.get(self._unanswered)
+        except RayTaskError:
+            pass  # An error of the search is an answer.
+        except RayError:
+            # The actor is gone, or not restarted yet.
+            self._unanswered, self._since = self.actor.ready.remote(), time.monotonic()
+            return False
+        self._unanswered = None
+        return True
+
+
+class ShardedFinder:
+    """Finds the best rows of one version of a library, on the cluster that this process is connected to.
+
+    The actors end when this object does, so that a search in progress keeps its version.
+    """
+
+    def __init__(
+        self,
+        store: Snapshot,
+        head: ScoreHead,
+        device: torch.device,
+        *,
+        shards: int = 0,
+        deadline: float = 5.0,
+        gpus: bool = True,
+    ) -> None:
+        """Start the actors. ``shards``: 0 chooses a number by the rows and the cluster; ``gpus``: use any GPUs."""
+        # Errors of failed searches may hold the actors of versions before in a reference cycle.
+        gc.collect()
+        self.deadline = deadline
+        self._store, self._device = store, device
+        self._logged: set[str] = set()
+        slim = _for_stored(head)
+        self.shards = [_Handle(spec, slim) for spec in _specs(store, shards, gpus)]
+
+    def warm(self) -> None:
+        """Wait until all shards are loaded; without success, end them all."""
+        calls, started = [shard.actor.ready.remote() for shard in self.shards], time.monotonic()
+        try:
+            while calls:
+                done, calls = ray.wait(calls, timeout=_PATIENCE)
+                ray.get(done)
+                if not done:
+                    _log.warning(
+                        "%d of %d shards are still not loaded after %.0f s: does the cluster have room for them?",
+                        len(calls), len(self.shards), time.monotonic() - started,
+                    )  # fmt: skip
+        except RayTaskError as error:
+            self.close()
+            raise LibraryError(
+                f"a shard cannot be loaded ({one_line(error.cause)}): is {self._store.folder} on all machines?"
+            ) from None
+        except RayError as error:
+            self.close()
+            raise ClusterError(f"a shard died while it was loaded ({one_line(error)})") from None
+
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+        """As `RowFinder.find`; shards that are gone, or miss the deadline, are left out of the coverage."""
+        # Stored once for all shards; arguments are copied for each.
+        question = ray.put(tokens.to("cpu"))
+        # If no shard is known to answer, a wait is better than no answer.
+        asked = [shard for shard in self.shards if shard.answers(self._hangs)] or self.shards
+        calls = {shard.actor.find.remote(question, count, where, exact): shard for shard in asked}
+        done, late = ray.wait(list(calls), num_returns=len(calls), timeout=self.deadline) if calls else ([], [])
+        for call in late:
+            calls[call].missed(call)
+        answers: list[list[Ranked]] = []
+        refusals: list[str] = []
+        for call in done:
+            try:
+                answers.append(ray.get(call))
+            except RayTaskError as error:
+                if isinstance(error.cause, LibraryError):
+                    refusals.append(one_line(error.cause))
+                self._log(one_line(error.cause))
+            except RayError:
+                calls[call].missed(call)
+        if refusals and not answers:
+            # Refused by all: a filter that is not valid, or files of this version that were cleaned up.
+            raise LibraryError(refusals[0])
+        return Found(merged(answers, len(tokens), count), Coverage(len(answers), len(self.shards)))
+
+    def tokens(self, rows: Rows) -> PreparedTokens:
+        """Of single rows, read by this process."""
+        return stored_tokens(self._store.tokens(rows), self._device)
+
     @property
-    def name(self) -> str:
-        return f"{self.folder} version {self.version.version} rows {self.rows.start}-{self.rows.stop - 1}"
+    def up(self) -> int:
+        """How many shards the next search will ask."""
+        return sum(shard.answers(self._hangs) for shard in self.shards)
+
+    def close(self) -> None:
+        """End the actors, even while something still refers to this object."""
+        if ray.is_initialized():
+            for shard in self.shards:
+                ray.kill(shard.actor)
+
+    @property
+    def _hangs(self) -> float:
+        return max(HANGS, self.deadline)
+
+    def _log(self, problem: str) -> None:
+        """Once: each search may have the same."""
+        if problem not in self._logged:
+            self._logged.add(problem)
+            _log.warning("a shard could not search: %s", problem)
+
+
+def merged(parts: Sequence[Sequence[Ranked]], queries: int, count: int) -> list[Ranked]:
+    """The best rows of each query from those of all parts, in the order of one machine: equal scores by row."""
+    best = []
+    for query in range(queries):
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *(part[query][0] for part in parts)])
+        scores = np.concatenate([np.zeros(0, dtype=np.float32), *(part[query][1] for part in parts)])
+        order = np.lexsort((rows, -scores))[:count]
+        best.append((rows[order], scores[order]))
+    return best
 
 
 def divide(rows: int, shards: int) -> list[range]:
-    """All rows in neighbouring parts that differ by one at most; none is empty."""
+    """All rows in neighbouring ranges whose lengths differ by one at most; none is empty."""
     parts = min(rows, shards)
     return [range(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
 
 
 def default_shards(rows: int, nodes: int, cpus: int, gpus: int) -> int:
-    """One on each GPU. Without any: so many that each scores all of its rows, up to the CPUs; one a node at least."""
+    """One per GPU. Without GPUs: enough that each scores all of its rows, up to one per CPU; at least one per node."""
     if gpus:
         return gpus
     return max(nodes, min(cpus, math.ceil(rows / EXACT_SEGMENTS)), 1)
 
 
-def for_stored(head: ScoreHead) -> ScoreHead:
-    """What of a head scores stored tokens: without the networks that prepare them.
+def _specs(store: Snapshot, shards: int, use_gpus: bool) -> list[ShardSpec]:
+    resources = ray.cluster_resources()
+    gpus = int(resources.get("GPU", 0)) if use_gpus else 0
+    cpus, nodes = int(resources.get("CPU", 1)), sum(node["Alive"] for node in ray.nodes())
+    rows, hidden, folder = store.count(), without_file(store.videos()), store.folder.absolute()
+    library = read_library(folder)
+    ranges = divide(rows, shards or default_shards(rows, nodes, cpus, gpus))
+    threads = max(1, cpus // max(1, len(ranges)))
+    return [ShardSpec(folder, library, store.stamp, store.head, own, hidden, threads, bool(gpus)) for own in ranges]
 
-    So small it travels with the call that makes an actor; from Ray's store it might be gone when Ray makes it again.
+
+def _for_stored(head: ScoreHead) -> ScoreHead:
+    """The part of a head that scores stored tokens, without the networks that prepare them.
+
+    So small that it is sent with the call that makes an actor; Ray's store might have lost it at a restart.
     """
     slim = copy.deepcopy(head).cpu()
     del slim.text, slim.video
     return slim
-
-
-class Shard:
-    """A part, in memory wherever all of it is scored: on a GPU, and on a CPU where it is small enough.
-
-    Built again with the same arguments, which Ray does when it dies, it is the same: the version is among them.
-    """
-
-    def __init__(self, part: Part, head: ScoreHead) -> None:
-        torch.set_num_threads(part.threads)
-        self._device = torch.device("cuda" if part.gpu else "cpu")
-        store = Snapshot(part.folder, part.stamp, part.version)
-        exact = sys.maxsize if part.gpu else EXACT_SEGMENTS
-        self._finder = RowFinder(store, head.to(self._device), self._device, part.hidden, exact, part.rows)
-        self._finder.warm()
-
-    def node(self) -> str:
-        """Where it is; who is told knows that it is ready."""
-        return str(ray.get_runtime_context().get_node_id())
-
-    def find(self, tokens: PreparedTokens, count: int, where: str | None, exact: bool) -> list[Ranked]:
-        return self._finder.find(tokens.to(self._device), count, where, exact).ranked
-
-
-class Slot:
-    """A part and the actor that holds it, seen from the front.
-
-    An actor that failed or was late is not asked again until it has answered a call of ours: while Ray restarts it,
-    every request would wait for it until its deadline.
-    """
-
-    def __init__(self, part: Part, head: ScoreHead, node: str | None = None) -> None:
-        """``node``: where the actor is to be; Ray does not take it elsewhere when that dies, `mend` does."""
-        self.part, self._head = part, head
-        self.called: Any = None
-        """The call that it has not answered yet, if it is down."""
-        self._lock = threading.Lock()
-        # Seconds that it took to be ready, at the longest.
-        self._loading = 0.0
-        self._start(node)
-
-    def _start(self, node: str | None) -> None:
-        where = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node, soft=False)
-        # Names are of the cluster: a part has two actors while it moves.
-        name = f"{self.part.name} {uuid.uuid4().hex[:8]}"
-        # No CPU is reserved: what another version or an index run holds must not keep a shard from coming back.
-        options: dict[str, Any] = {"num_gpus": GPU_SHARE} if self.part.gpu else {"num_cpus": 0}
-        make = ray.remote(Shard).options(name=name, max_restarts=-1, scheduling_strategy=where, **options)
-        self.actor: Any = make.remote(self.part, self._head)
-        self.node, self.called, self._since = "", self.actor.node.remote(), time.monotonic()
-
-    def beside(self, node: str) -> Slot:
-        """Another actor of the same part, on that node."""
-        other = Slot(self.part, self._head, node)
-        other._loading = self._loading
-        return other
-
-    def state(self) -> Literal["up", "down", "dead"]:
-        """``down``: it may be back soon. ``dead``: Ray does not restart it, `reason` says why."""
-        with self._lock:
-            if self.called is None:
-                return "up"
-            if not ray.wait([self.called], timeout=0)[0]:
-                return "down"
-            try:
-                self.node = ray.get(self.called)
-            except ActorDiedError:
-                return "dead"
-            except RayError:
-                self.called = self.actor.node.remote()
-                return "down"
-            self.called, self._loading = None, max(self._loading, time.monotonic() - self._since)
-            return "up"
-
-    @property
-    def hangs(self) -> bool:
-        """Whether what is down should have been back long ago."""
-        return time.monotonic() - self._since > max(_HANGS * self._loading, _HANGS_AT_LEAST)
-
-    @property
-    def reason(self) -> str:
-        """Why it is dead: the last line of what Ray tells, without the name of the error."""
-        try:
-            ray.get(self.called, timeout=0)
-        except RayError as error:
-            lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-            return lines[-1].partition("Error: ")[2] or lines[-1].strip()
-        return ""
-
-    def missed(self) -> None:
-        """It did not answer: it is to say when it is back."""
-        with self._lock:
-            if self.called is None:
-                self.called, self._since = self.actor.node.remote(), time.monotonic()
-
-    def mend(self, nodes: Container[str]) -> None:
-        """Build it anew where Ray gave up or its node is gone; end it where it hangs, so that Ray restarts it."""
-        state = self.state()
-        with self._lock:
-            waited = time.monotonic() - self._since > _AGAIN
-            if (state == "dead" and waited) or (self.node and self.node not in nodes):
-                self._start(None)
-            elif state == "down" and self.hangs:
-                self._since = time.monotonic()
-                ray.kill(self.actor, no_restart=False)
-
-    def end(self) -> None:
-        """The actor goes, and Ray does not restart it; without a cluster it is gone already."""
-        if ray.is_initialized():
-            ray.kill(self.actor)

@@ -41,9 +41,7 @@ class Towers:
         if config.temporal_layers:
             text: Any = self.text.model
             quick = config.temporal_init != "clip" or text.config.hidden_act == "quick_gelu"
-            temporal = TemporalTransformer(
-                config.width, config.temporal_layers, config.temporal_heads, config.temporal_positions, quick
-            )
+            temporal = TemporalTransformer(config.width, config.temporal_layers, config.temporal_heads, quick)
             if config.temporal_init == "clip":
                 temporal.start_from_clip(self.text.model)
         skipped = self.record["function_words"] if config.text_tokens == "content" else None
@@ -77,15 +75,10 @@ def rebuild_towers(config: EncoderConfig, record: dict[str, Any], folder: Path) 
 
 
 def with_settings(record: dict[str, Any], config: EncoderConfig) -> dict[str, Any]:
-    """A saved model's record for another size of pictures and another stochastic depth, which leave weights alone."""
+    """A saved model's record for another size of pictures, which leaves weights alone."""
     if config.kind != "pair":
         return record
-    vision = record["vision"]
-    if "drop_path_rate" in vision:
-        vision = vision | {"drop_path_rate": config.drop_path}
-    elif config.drop_path:
-        raise ConfigError(f"encoder.drop_path = {config.drop_path} is not allowed: the model has none; allowed: 0")
-    return record | {"vision": vision, "image": record["image"] | {"size": config.image_size}}
+    return record | {"image": record["image"] | {"size": config.image_size}}
 
 
 def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
@@ -140,24 +133,10 @@ def _function_words(config: EncoderConfig) -> dict[str, Any]:
 def _load_pair(config: EncoderConfig) -> Towers:
     from transformers import AutoModel
 
-    vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32, **_drop_path(config))
+    vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32)
     text = AutoModel.from_pretrained(config.text, dtype=torch.float32)
     image = _image_format(config.vision, config.image_size, None)
     return _pair_towers(config, vision, text, PretrainedTokenizer.from_pretrained(config.text), image)
-
-
-def _drop_path(config: EncoderConfig) -> dict[str, float]:
-    """What to tell a vision encoder of stochastic depth as it is built."""
-    from transformers import AutoConfig
-
-    if not config.drop_path:
-        return {}
-    own = AutoConfig.from_pretrained(config.vision)
-    if not hasattr(getattr(own, "vision_config", own), "drop_path_rate"):
-        raise ConfigError(
-            f"encoder.drop_path = {config.drop_path} is not allowed: {config.vision} has none; allowed: 0"
-        )
-    return {"drop_path_rate": config.drop_path}
 
 
 def _pair_towers(

@@ -167,6 +167,10 @@ class TemporalLayer(nn.Module):
         return out
 
 
+# As many as CLIP's text transformer has positions.
+MOST_FRAMES = 77
+
+
 class TemporalTransformer(nn.Module):
     """Frames in their order, with a residual around the whole.
 
@@ -174,9 +178,9 @@ class TemporalTransformer(nn.Module):
     and positions start from the first ones of CLIP's text transformer.
     """
 
-    def __init__(self, width: int, layers: int, heads: int, positions: int, quick_gelu: bool = True) -> None:
+    def __init__(self, width: int, layers: int, heads: int, quick_gelu: bool = True) -> None:
         super().__init__()
-        self.positions = nn.Embedding(positions, width)
+        self.positions = nn.Embedding(MOST_FRAMES, width)
         self.layers = nn.ModuleList(TemporalLayer(width, heads, quick_gelu) for _ in range(layers))
         for parameter in self.parameters():
             if parameter.dim() > 1:
@@ -203,7 +207,7 @@ class TemporalTransformer(nn.Module):
         count = frames.shape[1]
         if count > self.positions.num_embeddings:
             raise ValueError(
-                f"{count} frames, but encoder.temporal_positions={self.positions.num_embeddings}: sample fewer frames"
+                f"{count} frames, but at most {self.positions.num_embeddings} have positions: sample fewer"
             )
         values = frames + self.positions.weight[:count]
         for layer in self.layers:

@@ -4,8 +4,8 @@ Texts are encoded and scored block by block against all videos, so that of the t
 time; what is kept is the score matrix [texts, videos].
 
 Many processes share the batches of videos and the blocks of texts. These stay what they are for one process, and so
-does each number: a sum of another size could differ in its last bit, and a score may depend on its block (bandwidth =
-batch). The metrics are computed from the whole matrix, by the first process.
+does each number: a sum of another size could differ in its last bit. The metrics are computed from the whole matrix, by
+the first process.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def encode_videos(
     own = video_ids[_own(len(video_ids), batch, world)]
     parts = world.together(lambda: _encode(model, reader, own, autocast, batch, progress))
     if world.size > 1:
-        # Joined one by one, which leaves out what no score needs: the others have no use for it.
-        slim = [PreparedTokens.cat([part]).to("cpu") for part in parts]
+        slim = [part.without_source().to("cpu") for part in parts]
         parts = [part.to(model.logit_scale.device) for ones in world.exchange(slim) for part in ones]
     return PreparedTokens.cat(parts)
 

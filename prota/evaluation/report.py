@@ -37,15 +37,15 @@ _DSL = "dual softmax over the test set (DSL)"
 
 
 def summarise(
-    to_video: Tensor, to_text: Tensor, video_of_text: Tensor, candidates: Candidates, seed: int = 0
+    to_video: Tensor, to_text: Tensor, video_of_text: Tensor, candidates: Candidates
 ) -> tuple[RetrievalMetrics, dict[str, dict[str, tuple[float, float]]]]:
     """Metrics and intervals of the matrices that either direction is ranked by, both [texts, videos]."""
     forth = text_ranks(to_video, video_of_text)
     back, described = video_ranks(to_text, video_of_text, candidates)
     metrics = RetrievalMetrics(direction_metrics(forth), direction_metrics(back))
     intervals = {
-        "text_to_video": bootstrap(forth, video_of_text, seed=seed),
-        "video_to_text": bootstrap(back, described, seed=seed),
+        "text_to_video": bootstrap(forth, video_of_text),
+        "video_to_text": bootstrap(back, described),
     }
     return metrics, intervals
 

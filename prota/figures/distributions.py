@@ -11,7 +11,6 @@ import torch
 
 from prota.figures.drawing import GREY, MARKS, FigureError, Mark, new_figure, place_labels, short_name, wrapped
 from prota.figures.ranked import Choice, RankedSplit
-from prota.figures.tsne import tsne
 from prota.types import PreparedTokens
 
 if TYPE_CHECKING:
@@ -107,9 +106,7 @@ def _panel(label: str, ranked: RankedSplit, choice: Choice) -> Panel:
     variance = ranked.model.config.score.distance == "variance"
     features = [_features(item) for item in items.values()]
     everything = np.concatenate(features)
-    # Each token is to see beyond its own sentence or video: what matters is how these lie to each other.
-    places = tsne(everything, perplexity=len(everything) / 2)
-    places /= np.sqrt((places**2).sum(axis=1).mean()) or 1.0
+    places = _places(everything)
     width = items["caption"].direction.shape[-1]
     directions = _directions(everything[:, :width], places)
     clouds, start = [], 0
@@ -158,6 +155,27 @@ def _sigma(item: PreparedTokens, variance: bool) -> Array | None:
         return None
     spread: Array = item.spread[0][item.mask[0]].double().cpu().numpy()
     return np.sqrt(spread) if variance else spread
+
+
+def _places(points: Array) -> Array:
+    """t-SNE of points [n, D]: places [n, 2], with a mean square of 1 around their centre."""
+    from sklearn.manifold import TSNE
+
+    # Each token is to see beyond its own sentence or video: what matters is how these lie to each other. Steps are far
+    # smaller than is usual for thousands of points: so few would be thrown about, and the last digit of a token decide
+    # where they land.
+    method = TSNE(
+        perplexity=len(points) / 2,
+        method="exact",
+        early_exaggeration=1.0,
+        learning_rate=1.0,
+        max_iter=2000,
+        random_state=0,
+    )
+    places: Array = method.fit_transform(points).astype(np.float64)
+    places -= places.mean(axis=0)
+    places /= np.sqrt((places**2).sum(axis=1).mean())
+    return places
 
 
 def _directions(means: Array, places: Array) -> Array:

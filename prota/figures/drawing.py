@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import textwrap
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["FORMATS", "GREY", "MARKS", "FigureError", "Mark", "new_figure", "place_labels", "render"]
-__all__ += ["require_matplotlib", "short_name", "show_picture", "wrapped", "write_numbers"]
+__all__ += ["require_packages", "short_name", "show_picture", "wrapped", "write_numbers"]
 
 FORMATS = (".png", ".svg")
 # The text width of a page in two columns, in inches; with the resolution, a little over 1,000 pixels.
@@ -72,12 +73,15 @@ MARKS = (
 )
 
 
-def require_matplotlib() -> None:
-    """Say how to get it where it is not installed, before anything is computed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise FigureError("figures need matplotlib, which is not installed: pip install matplotlib") from None
+# The extra `figures`, by the names that are imported.
+_PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn", "adjustText": "adjusttext"}
+
+
+def require_packages() -> None:
+    """Say how to get what is not installed, before anything is computed."""
+    missing = [package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None]
+    if missing:
+        raise FigureError(f"figures need {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def new_figure(height: float) -> Figure:
@@ -157,53 +161,34 @@ def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, wi
         spine.set(visible=True, edgecolor=edge, linewidth=width)
 
 
-def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> list[str]:
-    """Write each label beside its point where it covers no other and no point; returns those without room.
+def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> None:
+    """Write each label near its point, apart from the other labels and points, with a line to it where that is far.
 
     To be called last, when the limits of the axes are final. Empty labels are skipped.
     """
+    from adjustText import adjust_text
     from matplotlib.patheffects import withStroke
 
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    figure.draw_without_rendering()
-    frame = axes.get_window_extent(renderer)
-    marks = axes.transData.transform(points)
-    taken: list[Any] = []
-    left_out = []
-    for label, point, place in zip(labels, points, marks, strict=True):
-        if not label:
-            continue
-        for x, y, across, up in _AROUND:
-            text = axes.annotate(
-                label, point, (x, y), textcoords="offset points", ha=across, va=up, fontsize=7, color=colour, zorder=6
-            )
-            # Lines may run below a word, never through it.
-            text.set_path_effects([withStroke(linewidth=2, foreground="white")])
-            box = text.get_window_extent(renderer)
-            inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            others = marks[(marks != place).any(axis=1)]
-            free = not any(box.overlaps(other) for other in taken) and not box.count_contains(others)
-            if inside and free:
-                taken.append(box)
-                break
-            text.remove()
-        else:
-            left_out.append(label)
-    return left_out
-
-
-# Offsets in points with the alignment that belongs to each, the most readable first.
-_AROUND = [
-    (x * distance, y * distance, across, up)
-    for distance in (4, 8, 13, 19)
-    for x, y, across, up in (
-        (1, 0.3, "left", "bottom"),
-        (-1, 0.3, "right", "bottom"),
-        (1, -0.3, "left", "top"),
-        (-1, -0.3, "right", "top"),
-        (0, 1, "center", "bottom"),
-        (0, -1, "center", "top"),
+    texts = [
+        axes.text(*point, label, fontsize=7, color=colour, zorder=6)
+        for label, point in zip(labels, points, strict=True)
+        if label
+    ]
+    for text in texts:
+        # Lines may run below a word, never through it.
+        text.set_path_effects([withStroke(linewidth=2, foreground="white")])
+    x, y = zip(*points, strict=True)
+    adjust_text(
+        texts,
+        x,
+        y,
+        ax=axes,
+        # By steps, not by the clock: the same numbers give the same file.
+        iter_lim=1000,
+        # Labels that change places, so that no two lines cross, often end on one another.
+        prevent_crossings=False,
+        force_text=(0.3, 0.5),
+        # With room for the points' own marks.
+        expand=(1.3, 1.8),
+        arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5},
     )
-]

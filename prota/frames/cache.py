@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prota.files import hold
-from prota.frames.decode import Backend, Timeline, available_backend, decode_chosen
+from prota.frames.decode import Timeline, decode_chosen
 from prota.frames.pool import DecodePool
 from prota.frames.sampling import uniform_indices
 from prota.frames.shards import (
@@ -165,9 +165,9 @@ def _stat(path: Path) -> Source:
     return status.st_size, status.st_mtime_ns
 
 
-def _decode_video(argument: tuple[str, CachePlan, Backend, int]) -> tuple[Pictures, list[float], float]:
+def _decode_video(argument: tuple[str, CachePlan, int]) -> tuple[Pictures, list[float], float]:
     """A worker's job: the frames of one video, when they are shown, and how long it lasts."""
-    path, plan, backend, threads = argument
+    path, plan, threads = argument
 
     def choose(timeline: Timeline) -> list[int]:
         times, duration = timeline.times, timeline.duration
@@ -175,7 +175,7 @@ def _decode_video(argument: tuple[str, CachePlan, Backend, int]) -> tuple[Pictur
         return chosen
 
     timeline, chosen, frames = decode_chosen(
-        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), backend, threads
+        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), threads
     )
     return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
 
@@ -186,7 +186,6 @@ def fill_cache(
     plan: CachePlan,
     workers: int,
     timeout: float = 60.0,
-    backend: Backend = "auto",
     on_progress: Callable[[Progress], None] | None = None,
     retry: bool = False,
 ) -> CacheReport:
@@ -195,7 +194,6 @@ def fill_cache(
     A call that was killed is continued by the next. A video that fails is quarantined with the reason, and tried again
     when its file changes or with `retry`. A video whose file has gone keeps its frames.
     """
-    available_backend(backend)
     folder = Path(folder)
     refuse_foreign(folder)
     with _sole_writer(folder):
@@ -220,7 +218,7 @@ def fill_cache(
         writer = ShardWriter(folder, plan.size, max((int(name.split("-")[1]) for name in lengths), default=-1) + 1)
         # With several workers the cores are busy; more threads for each would only decode frames that nobody wants.
         threads = 0 if workers == 1 else 1
-        items = ((id, (str(videos[id]), plan, backend, threads)) for id in todo)
+        items = ((id, (str(videos[id]), plan, threads)) for id in todo)
         failed, started = 0, time.monotonic()
         try:
             with DecodePool(max(1, min(workers, len(todo))), timeout) as pool:

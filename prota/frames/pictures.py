@@ -41,7 +41,7 @@ def read_picture(path: Path) -> tuple[Timeline, Picture]:
         raise DecodeError(f"{path}: cannot be read: {reason}") from None
     frame = np.asarray(picture)
     height, width = frame.shape[:2]
-    return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0, "pillow"), frame
+    return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
 
 
 def _to_rgb(picture: Any) -> Any:

@@ -11,26 +11,23 @@ import contextlib
 import json
 import os
 import pickle
-import resource
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Pipe, wait
 from types import TracebackType
 from typing import Any
 
 from prota.errors import ProtaError
+from prota.platform import Connection, end_with, inherit, limit_memory
 
-__all__ = ["DecodePool", "Outcome", "WorkerError", "end_with"]
+__all__ = ["DecodePool", "Outcome", "WorkerError"]
 
 # A machine under load may take long to start Python; one that takes longer than this will not start it at all.
 START_LIMIT = 120.0
-PARENT_CHECK = 0.5
 
 
 class WorkerError(ProtaError, RuntimeError):
@@ -51,7 +48,7 @@ class Outcome:
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
-    connection: Connection
+    connection: Connection[Any, Any]
     started: float = field(default_factory=time.monotonic)
     ready: bool = False
     """Python is up: a job's time does not include the start of its worker."""
@@ -182,7 +179,7 @@ class DecodePool:
 
 def _start_worker(memory: int) -> _Worker:
     """A fresh Python in its own session, where a Ctrl-C at the terminal does not reach it: the parent decides."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     code = "import json, sys; sys.path[:] = json.loads(sys.argv[4]); from prota.frames.pool import _work; _work()"
     numbers = [str(number) for number in (theirs.fileno(), os.getpid(), memory)]
     command = [sys.executable, "-c", code, *numbers, json.dumps(sys.path)]
@@ -192,25 +189,23 @@ def _start_worker(memory: int) -> _Worker:
             stdin=subprocess.DEVNULL,
             # What a decoder prints must not end up in the output of a command that prints JSON.
             stdout=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
+            **inherit(theirs.fileno()),
         )
     except BaseException:
         ours.close()
         raise
     finally:
         theirs.close()
-    return _Worker(process, Connection(ours.detach()))
+    return _Worker(process, ours)
 
 
 def _work() -> None:
     """A worker's life: jobs, one at a time, until the parent closes the connection or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    parent, memory = int(sys.argv[2]), int(sys.argv[3])
     # A crash here is an expected event, not one to write gigabytes about.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    connection, parent, memory = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
-    if memory:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    limit_memory(memory)
     end_with(parent)
     try:
         connection.send("ready")
@@ -221,7 +216,7 @@ def _work() -> None:
         os._exit(0)
 
 
-def _answer(connection: Connection) -> None:
+def _answer(connection: Connection[Any, Any]) -> None:
     payload = connection.recv_bytes()
     started = time.monotonic()
     value, error = None, None
@@ -236,17 +231,6 @@ def _answer(connection: Connection) -> None:
         connection.send((value, error, seconds))
     except (AttributeError, TypeError, ValueError) as failure:
         connection.send((None, f"the result cannot be sent back: {_line(failure)}", seconds))
-
-
-def end_with(parent: int) -> None:
-    """Exit this process when its parent dies, even in the middle of a job: a killed parent cannot tell."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PARENT_CHECK)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _line(error: BaseException) -> str:

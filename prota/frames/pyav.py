@@ -192,7 +192,7 @@ def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
     width, height = (frame.height, frame.width) if rotation % 180 else (frame.width, frame.height)
     rate = _rate(stream)
     codec = stream.codec_context.name
-    return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, "pyav", mirrored)
+    return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, mirrored)
 
 
 # By the orientation in a photograph's EXIF data; the others are not mirrored.

@@ -1,4 +1,4 @@
-"""When the frames of a video are shown, and what every decoder does alike."""
+"""When the frames of a video are shown, and what Pillow and PyAV do alike."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ class Timeline:
     codec: str
     rotation: int
     """Degrees clockwise (0, 90, 180, 270) by which stored pictures were turned to be upright."""
-    backend: str
     mirrored: bool = False
-    """Whether left and right of stored pictures were exchanged before; PyAV alone knows."""
+    """Whether left and right of stored pictures were exchanged before."""
     counted: bool = False
     """Whether the packets announce more, and the frames that are there had to be counted by decoding all."""
 
 
 def end_of(times: Times, fps: float) -> float:
-    """The same rule for both decoders, because OpenCV does not tell how long the last frame lasts."""
+    """The last frame lasts as long as frames usually do."""
     return float(times[-1] + (np.median(np.diff(times)) if len(times) > 1 else 1 / fps))
 
 

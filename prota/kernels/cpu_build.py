@@ -15,11 +15,12 @@ from pathlib import Path
 
 from prota.errors import ProtaError
 from prota.files import publish
+from prota.platform import sync
 
 __all__ = ["BuildError", "build", "load"]
 
 _FOLDER = Path(__file__).parent
-_SOURCES = ("cpu_score.c", "cpu_round.c")
+_SOURCES = ("cpu_score.c",)
 _HEADERS = ("cpu_products.h",)
 # No -ffast-math: rounding to an integer by adding a large number must stay what it is.
 _FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -66,8 +67,7 @@ def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
     try:
         _run([*command, *(str(_FOLDER / source) for source in _SOURCES), "-o", name, "-lm"])
         temporary.chmod(0o700)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -77,7 +77,8 @@ def build(folder: Path, target: Sequence[str] = _NATIVE) -> Path:
 def _refuse_strangers(path: Path) -> None:
     """What is loaded runs as this user: no one else may have written it (a shared cache, another user's home)."""
     state = path.stat()
-    if state.st_uid != os.geteuid() or state.st_mode & 0o022:
+    # Windows knows neither; there a home is its user's alone.
+    if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o022):
         raise PermissionError(f"{path} belongs to, or can be written by, others")
 
 

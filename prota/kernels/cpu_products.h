@@ -1,12 +1,9 @@
-/* Vectors, and the dot products of tokens: in float32, or of tokens rounded to bytes.
+/* Vectors, and the dot products of tokens.
 
    Plain C with the vector types of GCC and Clang; nothing here relies on -ffast-math. */
 
 #include <stdint.h>
 #include <string.h>
-#if defined(__AVX512VNNI__)
-#include <immintrin.h>
-#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -36,40 +33,6 @@ typedef float anywhere __attribute__((vector_size(4 * LANES), aligned(4), may_al
 #else
 #define IN_REGISTER(value) (void)(value)
 #endif
-
-/* Some tokens; the last three are of tokens rounded to bytes. */
-typedef struct {
-    const char **at;
-    float *scale;   /* what one step is worth */
-    float *norm;    /* squared length */
-    int32_t *bytes; /* their sum */
-} Tokens;
-
-/* What follows the bytes of a rounded token. */
-typedef struct {
-    float scale, norm;
-    int32_t bytes;
-} Note;
-
-INLINE int64_t rounded_bytes(int64_t width) { return (width + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE; }
-
-/* Bytes from one token to the next. */
-INLINE int64_t token_bytes(int64_t width, int rounded) {
-    return rounded ? rounded_bytes(width) + CACHE_LINE : width * (int64_t)sizeof(float);
-}
-
-INLINE void put_token(Tokens *tokens, int64_t place, const void *all, int64_t token, int64_t width, int rounded) {
-    tokens->at[place] = (const char *)all + token * token_bytes(width, rounded);
-    if (!rounded) return;
-    const Note *note = (const Note *)(tokens->at[place] + rounded_bytes(width));
-    tokens->scale[place] = note->scale;
-    tokens->norm[place] = note->norm;
-    tokens->bytes[place] = note->bytes;
-}
-
-INLINE Tokens tokens_from(Tokens tokens, int64_t place) {
-    return (Tokens){tokens.at + place, tokens.scale + place, tokens.norm + place, tokens.bytes + place};
-}
 
 INLINE vec same(float value) { return (vec){0} + value; }
 
@@ -124,26 +87,21 @@ INLINE vec sums(vec *part) {
     return part[0];
 }
 
-INLINE ivec integer_sums(ivec *part) {
-    FOLDS(part);
-    return part[0];
-}
-
-INLINE vec load(const char *from, int64_t place) { return *(const anywhere *)(from + place * (int64_t)sizeof(float)); }
+INLINE vec load(const float *from) { return *(const anywhere *)from; }
 
 /* What the last numbers of a width that is no multiple of LANES add to a tile. */
-static void add_rest(const Tokens *row, const Tokens *column, int rows, int64_t start, int64_t width, int distance,
+static void add_rest(const float **row, const float **column, int rows, int64_t start, int64_t width, int distance,
                      float *result) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < TILE_COLUMNS; j++)
             for (int64_t k = start; k < width; k++) {
-                const float x = ((const float *)row->at[i])[k], y = ((const float *)column->at[j])[k];
+                const float x = row[i][k], y = column[j][k];
                 result[i * TILE_COLUMNS + j] += distance ? (x - y) * (x - y) : x * y;
             }
 }
 
 /* Dot products (or squared distances) of some rows with TILE_COLUMNS columns, into [rows][TILE_COLUMNS]. */
-INLINE void float_tile(const Tokens *row, const Tokens *column, int rows, int64_t width, int distance, float *result) {
+INLINE void tile(const float **row, const float **column, int rows, int64_t width, int distance, float *result) {
     vec part[TILE];
 #pragma GCC unroll 32
     for (int i = 0; i < TILE; i++) part[i] = same(0);
@@ -151,10 +109,10 @@ INLINE void float_tile(const Tokens *row, const Tokens *column, int rows, int64_
     for (int64_t k = 0; k < whole; k += LANES) {
         vec x[TILE_ROWS];
 #pragma GCC unroll 4
-        for (int i = 0; i < rows; i++) x[i] = load(row->at[i], k);
+        for (int i = 0; i < rows; i++) x[i] = load(row[i] + k);
 #pragma GCC unroll 8
         for (int j = 0; j < TILE_COLUMNS; j++) {
-            vec y = load(column->at[j], k);
+            vec y = load(column[j] + k);
             IN_REGISTER(y);
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++) {
@@ -166,56 +124,4 @@ INLINE void float_tile(const Tokens *row, const Tokens *column, int rows, int64_
 #pragma GCC unroll 4
     for (int i = 0; i < rows * TILE_COLUMNS; i += LANES) *(anywhere *)(result + i) = sums(part + i);
     if (whole < width) add_rest(row, column, rows, whole, width, distance, result);
-}
-
-#if defined(__AVX512VNNI__)
-/* The same of rounded tokens. */
-INLINE void rounded_tile(const Tokens *row, const Tokens *column, int rows, int64_t width, int distance,
-                         float *result) {
-    ivec part[TILE];
-#pragma GCC unroll 32
-    for (int i = 0; i < TILE; i++) part[i] = (ivec){0};
-    for (int64_t k = 0; k < rounded_bytes(width); k += CACHE_LINE) {
-        __m512i x[TILE_ROWS];
-        /* The instruction takes one side without its sign: 128 is added here and taken away below. */
-#pragma GCC unroll 4
-        for (int i = 0; i < rows; i++)
-            x[i] = _mm512_xor_si512(_mm512_loadu_si512(row->at[i] + k), _mm512_set1_epi8(-128));
-#pragma GCC unroll 8
-        for (int j = 0; j < TILE_COLUMNS; j++) {
-            __m512i y = _mm512_loadu_si512(column->at[j] + k);
-            IN_REGISTER(y);
-#pragma GCC unroll 4
-            for (int i = 0; i < rows; i++) {
-                ivec *sum = part + i * TILE_COLUMNS + j;
-                *sum = (ivec)_mm512_dpbusd_epi32((__m512i)*sum, x[i], y);
-            }
-        }
-    }
-    int32_t total[TILE] __attribute__((aligned(CACHE_LINE)));
-#pragma GCC unroll 4
-    for (int i = 0; i < rows * TILE_COLUMNS; i += LANES) *(ivec *)(total + i) = integer_sums(part + i);
-#pragma GCC unroll 4
-    for (int i = 0; i < rows; i++) {
-        float *restrict into = result + i * TILE_COLUMNS;
-        const float scale = row->scale[i], norm = row->norm[i];
-        for (int j = 0; j < TILE_COLUMNS; j++) {
-            const float steps = (float)(total[i * TILE_COLUMNS + j] - 128 * column->bytes[j]);
-            const float dot = steps * (scale * column->scale[j]);
-            into[j] = distance ? norm + column->norm[j] - 2.0f * dot : dot;
-        }
-    }
-}
-#endif
-
-INLINE void tile(const Tokens *row, const Tokens *column, int rows, int64_t width, int distance, int rounded,
-                 float *result) {
-#if defined(__AVX512VNNI__)
-    if (rounded) {
-        rounded_tile(row, column, rows, width, distance, result);
-        return;
-    }
-#endif
-    (void)rounded;
-    float_tile(row, column, rows, width, distance, result);
 }

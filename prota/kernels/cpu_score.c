@@ -18,8 +18,8 @@ enum { COSINE, SQUARED, OFFSET, PRINTED };
 enum { NO_GRAM, GAUSSIAN, DOT };
 
 typedef struct {
-    const void *direction;  /* [items, tokens, width] floats, or rounded tokens */
-    const void *spread;     /* the same, or NULL where tokens are points */
+    const float *direction; /* [items, tokens, width] */
+    const float *spread;    /* the same, or NULL where tokens are points */
     const float *weight;    /* [items, tokens] */
     const uint8_t *mask;    /* [items, tokens] */
     const int64_t *order;   /* [items], by length */
@@ -27,7 +27,7 @@ typedef struct {
 } Side;
 
 typedef struct {
-    int32_t similarity, gram, kernels, normalised, rounded;
+    int32_t similarity, gram, kernels, normalised;
     float offset, exponent; /* exponent: the widest kernel is 2^(exponent * squared distance) */
     float lambda, xi;       /* times log2(e); 0 stands for the hard maximum */
 } Settings;
@@ -35,15 +35,15 @@ typedef struct {
 /* One group of lane items: their tokens as columns of the dot products. */
 typedef struct {
     int64_t depth, columns;
-    Tokens direction, spread; /* [columns], padded to whole tiles by repeating the last */
-    int64_t *place;           /* [columns], where in [depth][LANES] a column's product belongs */
-    vec *weight;              /* [depth] */
+    const float **direction, **spread; /* [columns], padded to whole tiles by repeating the last */
+    int64_t *place;                    /* [columns], where in [depth][LANES] a column's product belongs */
+    vec *weight;                       /* [depth] */
 } Group;
 
 /* What one thread writes into. */
 typedef struct {
     Group group;
-    Tokens direction, spread; /* [row tokens] */
+    const float **direction, **spread; /* [row tokens] */
     float *weight;
     vec *cosine, *similarity;                     /* [row tokens][depth] */
     vec *row_low, *row_inter;                     /* [row tokens] */
@@ -51,30 +51,28 @@ typedef struct {
 } Work;
 
 /* Ask for a token that will be needed soon. */
-INLINE void prefetch(const char *token, int64_t bytes) {
-    for (int64_t k = 0; k < bytes; k += CACHE_LINE) __builtin_prefetch(token + k, 0, 2);
+INLINE void prefetch(const float *token, int64_t width) {
+    for (int64_t k = 0; k < width; k += CACHE_LINE / (int64_t)sizeof(float)) __builtin_prefetch(token + k, 0, 2);
 }
 
 /* All products of one row item with a group, into [rows][depth][LANES]; ``fetch``: the columns still lie in memory. */
-INLINE void all_tiles(Tokens row, Tokens column, int64_t rows, const Group *group, int64_t width, int distance,
-                      int rounded, int fetch, vec *into) {
+INLINE void all_tiles(const float **row, const float **column, int64_t rows, const Group *group, int64_t width,
+                      int distance, int fetch, vec *into) {
     float result[TILE];
-    const int64_t stride = group->depth * LANES, bytes = token_bytes(width, rounded);
+    const int64_t stride = group->depth * LANES;
     for (int64_t j = 0; j < group->columns; j += TILE_COLUMNS) {
         const int64_t columns = group->columns - j < TILE_COLUMNS ? group->columns - j : TILE_COLUMNS;
-        const Tokens right = tokens_from(column, j);
         /* Every tile of these columns asks for some of the next ones. */
         const int64_t share = (TILE_COLUMNS * TILE_ROWS + rows - 1) / rows;
         int64_t next = j + TILE_COLUMNS;
         for (int64_t i = 0; i < rows; i += TILE_ROWS) {
             const int64_t some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
-            const Tokens left = tokens_from(row, i);
             for (int64_t c = 0; fetch && c < share; c++, next++)
-                if (next < j + 2 * TILE_COLUMNS && next < group->columns) prefetch(column.at[next], bytes);
+                if (next < j + 2 * TILE_COLUMNS && next < group->columns) prefetch(column[next], width);
             if (some == TILE_ROWS)
-                tile(&left, &right, TILE_ROWS, width, distance, rounded, result);
+                tile(row + i, column + j, TILE_ROWS, width, distance, result);
             else
-                tile(&left, &right, 1, width, distance, rounded, result);
+                tile(row + i, column + j, 1, width, distance, result);
             float *target = (float *)into + i * stride;
             for (int64_t r = 0; r < some; r++)
                 for (int64_t c = 0; c < columns; c++) {
@@ -87,17 +85,14 @@ INLINE void all_tiles(Tokens row, Tokens column, int64_t rows, const Group *grou
     }
 }
 
-/* One function for every kind of product. */
-typedef void Products(Tokens row, Tokens column, int64_t rows, const Group *group, int64_t width, int fetch, vec *into);
-#define PRODUCTS(name, distance, rounded)                                                                      \
-    static void name(Tokens row, Tokens column, int64_t rows, const Group *group, int64_t width, int fetch,    \
-                     vec *into) {                                                                              \
-        all_tiles(row, column, rows, group, width, distance, rounded, fetch, into);                            \
-    }
-PRODUCTS(dots, 0, 0)
-PRODUCTS(distances, 1, 0)
-PRODUCTS(rounded_dots, 0, 1)
-PRODUCTS(rounded_distances, 1, 1)
+/* One function for either kind of product. */
+static void dots(const float **row, int64_t rows, const Group *group, int64_t width, int fetch, vec *into) {
+    all_tiles(row, group->direction, rows, group, width, 0, fetch, into);
+}
+
+static void distances(const float **row, int64_t rows, const Group *group, int64_t width, int fetch, vec *into) {
+    all_tiles(row, group->spread, rows, group, width, 1, fetch, into);
+}
 
 /* Sum over j of x_j softmax_j(temperature x_j), along the rows' tokens and along the lanes' tokens at once. */
 static void aggregate(const vec *value, int64_t rows, int64_t depth, float temperature, vec *row_result,
@@ -180,13 +175,11 @@ static vec score(Work *work, int64_t rows, int64_t width, const Settings *settin
     const int64_t depth = group->depth, count = rows * depth;
     vec *cosine = work->cosine, *similarity = cosine;
     for (int64_t i = 0; i < count; i++) cosine[i] = same(PADDING);
-    Products *products = settings->rounded ? rounded_dots : dots;
-    products(work->direction, group->direction, rows, group, width, fetch, cosine);
+    dots(work->direction, rows, group, width, fetch, cosine);
     if (settings->similarity != COSINE) {
         similarity = work->similarity;
         memset(similarity, 0, (size_t)count * sizeof(vec));
-        products = settings->rounded ? rounded_distances : distances;
-        products(work->spread, group->spread, rows, group, width, fetch, similarity);
+        distances(work->spread, rows, group, width, fetch, similarity);
         similarities(cosine, similarity, count, settings);
     }
     aggregate(similarity, rows, depth, settings->lambda, work->row_low, work->lane_low, work->total, work->product);
@@ -203,7 +196,7 @@ static vec score(Work *work, int64_t rows, int64_t width, const Settings *settin
 }
 
 /* Lay out the tokens of ``count`` lane items, the next in order of length. */
-static void gather_group(Group *group, const Side *side, int64_t first, int64_t count, int64_t width, int rounded) {
+static void gather_group(Group *group, const Side *side, int64_t first, int64_t count, int64_t width) {
     group->depth = group->columns = 0;
     for (int64_t j = 0; j < side->tokens; j++) group->weight[j] = same(0);
     int64_t token = 0;
@@ -213,26 +206,26 @@ static void gather_group(Group *group, const Side *side, int64_t first, int64_t 
         for (int64_t j = start; j < start + side->tokens; j++) {
             if (!side->mask[j]) continue;
             token = j;
-            put_token(&group->direction, group->columns, side->direction, token, width, rounded);
-            if (side->spread) put_token(&group->spread, group->columns, side->spread, token, width, rounded);
+            group->direction[group->columns] = side->direction + token * width;
+            if (side->spread) group->spread[group->columns] = side->spread + token * width;
             group->place[group->columns++] = depth * LANES + lane;
             group->weight[depth++][lane] = side->weight[token];
         }
         if (depth > group->depth) group->depth = depth;
     }
     for (int64_t j = group->columns; j % TILE_COLUMNS; j++) {
-        put_token(&group->direction, j, side->direction, token, width, rounded);
-        if (side->spread) put_token(&group->spread, j, side->spread, token, width, rounded);
+        group->direction[j] = side->direction + token * width;
+        if (side->spread) group->spread[j] = side->spread + token * width;
     }
 }
 
 /* Lay out the tokens of one row item; their number. */
-static int64_t gather_row(Work *work, const Side *side, int64_t item, int64_t width, int rounded) {
+static int64_t gather_row(Work *work, const Side *side, int64_t item, int64_t width) {
     int64_t rows = 0;
     for (int64_t token = item * side->tokens; token < (item + 1) * side->tokens; token++) {
         if (!side->mask[token]) continue;
-        put_token(&work->direction, rows, side->direction, token, width, rounded);
-        if (side->spread) put_token(&work->spread, rows, side->spread, token, width, rounded);
+        work->direction[rows] = side->direction + token * width;
+        if (side->spread) work->spread[rows] = side->spread + token * width;
         work->weight[rows++] = side->weight[token];
     }
     return rows;
@@ -245,11 +238,6 @@ static size_t lay_out(Work *work, uintptr_t memory, int64_t row_tokens, int64_t 
 #define PART(name, count) \
     work->name = (void *)(memory + used); \
     used += ((size_t)(count) * sizeof(*work->name) + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE
-#define TOKENS(name, count)   \
-    PART(name.at, count);     \
-    PART(name.scale, count);  \
-    PART(name.norm, count);   \
-    PART(name.bytes, count)
     PART(cosine, row_tokens * lane_tokens);
     PART(similarity, row_tokens * lane_tokens);
     PART(row_low, row_tokens);
@@ -261,11 +249,10 @@ static size_t lay_out(Work *work, uintptr_t memory, int64_t row_tokens, int64_t 
     PART(group.weight, lane_tokens);
     PART(group.place, columns);
     PART(weight, row_tokens);
-    TOKENS(direction, row_tokens);
-    TOKENS(spread, row_tokens);
-    TOKENS(group.direction, columns);
-    TOKENS(group.spread, columns);
-#undef TOKENS
+    PART(direction, row_tokens);
+    PART(spread, row_tokens);
+    PART(group.direction, columns);
+    PART(group.spread, columns);
 #undef PART
     return used;
 }
@@ -298,9 +285,9 @@ int prota_score(const Side *rows, const Side *lanes, int64_t width, const Settin
             const int64_t first = task / chunks * size, start = task % chunks * chunk;
             const int64_t count = lanes->items - first < size ? lanes->items - first : size;
             const int64_t stop = rows->items < start + chunk ? rows->items : start + chunk;
-            gather_group(&work.group, lanes, first, count, width, settings->rounded);
+            gather_group(&work.group, lanes, first, count, width);
             for (int64_t item = start; item < stop; item++) {
-                const int64_t tokens = gather_row(&work, rows, item, width, settings->rounded);
+                const int64_t tokens = gather_row(&work, rows, item, width);
                 const vec scores = score(&work, tokens, width, settings, item == start);
                 for (int64_t lane = 0; lane < count; lane++)
                     result[item * row_stride + lanes->order[first + lane] * lane_stride] = scores[lane];

@@ -70,7 +70,7 @@ def note(backend: str) -> None:
 
 
 def choose(
-    config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens, backend: Backend, bandwidth: Tensor | float
+    config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens, backend: Backend
 ) -> Literal["reference", "triton", "cpu"]:
     """What computes the score of these tokens; a backend that was asked for and cannot is refused."""
     _check_pair(texts, videos)
@@ -78,7 +78,7 @@ def choose(
     if backend == "reference":
         return "reference"
     if backend == "triton" or (backend == "auto" and _on_gpu(texts.direction)):
-        lack = _triton_lacks(config, texts, videos, bandwidth, {texts.direction.dtype, videos.direction.dtype})
+        lack = _triton_lacks(config, texts, videos, {texts.direction.dtype, videos.direction.dtype})
         chosen: Literal["triton", "cpu"] = "triton"
     else:
         lack = cpu.supports(config, texts, videos)
@@ -93,9 +93,7 @@ def choose(
     return "reference"
 
 
-def check_bank(
-    config: ScoreConfig, texts: PreparedTokens, videos: Operand, backend: Backend, bandwidth: Tensor | float
-) -> None:
+def check_bank(config: ScoreConfig, texts: PreparedTokens, videos: Operand, backend: Backend) -> None:
     """Refuse a search of stored videos that the fused kernels, which alone can search them, cannot do right."""
     _check_pair(texts, videos)
     backend = _default.get() if backend == "auto" else backend
@@ -104,7 +102,7 @@ def check_bank(
             f"backend={backend!r} cannot search a VideoBank: give the prepared videos, or backend='triton'"
         )
     # Texts are rounded as the videos were.
-    lack = _triton_lacks(config, texts, videos, bandwidth, {videos.direction.dtype})
+    lack = _triton_lacks(config, texts, videos, {videos.direction.dtype})
     if lack is not None:
         raise ValueError(f"a VideoBank cannot be searched: {lack}; give the prepared videos instead")
 
@@ -119,18 +117,14 @@ def _check_pair(texts: PreparedTokens, videos: PreparedTokens | Operand) -> None
 
 
 def fused_score(
-    chosen: Literal["triton", "cpu"],
-    texts: PreparedTokens,
-    videos: PreparedTokens,
-    config: ScoreConfig,
-    bandwidth: Tensor | float,
+    chosen: Literal["triton", "cpu"], texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig
 ) -> Tensor:
     """Scores [A, B] by what `choose` chose."""
     if chosen == "cpu":
-        return cpu.score(texts, videos, config, float(bandwidth))
+        return cpu.score(texts, videos, config)
     from prota.kernels import fused
 
-    return fused.score(texts, videos, config, float(bandwidth))
+    return fused.score(texts, videos, config)
 
 
 def _on_gpu(tokens: Tensor) -> bool:
@@ -138,11 +132,7 @@ def _on_gpu(tokens: Tensor) -> bool:
 
 
 def _triton_lacks(
-    config: ScoreConfig,
-    texts: PreparedTokens,
-    videos: PreparedTokens | Operand,
-    bandwidth: Tensor | float,
-    dtypes: set[torch.dtype],
+    config: ScoreConfig, texts: PreparedTokens, videos: PreparedTokens | Operand, dtypes: set[torch.dtype]
 ) -> str | None:
     """Why the fused kernels cannot; None where they can."""
     if importlib.util.find_spec("triton") is None:
@@ -156,10 +146,6 @@ def _triton_lacks(
         return "texts or videos were prepared by another kind of model"
     if config.aggregation == "pooling":
         return "score.aggregation='pooling' is one matrix product already"
-    if texts.weight is None or videos.weight is None:
-        return "score.bandwidth='batch' weighs tokens anew for every pair"
-    if isinstance(bandwidth, Tensor) and bandwidth.requires_grad and torch.is_grad_enabled():
-        return "score.bandwidth='learned' needs the gradient of the bandwidth"
     if any(value != "max" and value < _LEAST_TEMPERATURE for value in (config.lambda_, config.xi)):
         return f"score.lambda_ or score.xi is below {_LEAST_TEMPERATURE}"
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:

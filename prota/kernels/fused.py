@@ -45,7 +45,7 @@ class Maths:
     bandwidth: float
 
     @classmethod
-    def of(cls, config: ScoreConfig, bandwidth: float) -> Maths:
+    def of(cls, config: ScoreConfig) -> Maths:
         return cls(
             similarity=config.similarity,
             offset=config.offset if config.similarity == "offset" else 0.0,
@@ -54,7 +54,7 @@ class Maths:
             normalised=config.weighting == "normalised",
             low=config.lambda_,
             high=config.xi,
-            bandwidth=bandwidth,
+            bandwidth=config.bandwidth_value,
         )
 
     def arguments(self, careful: bool) -> dict[str, Any]:
@@ -264,16 +264,12 @@ def _launch_backward(
 
 
 def score(
-    texts: PreparedTokens,
-    videos: PreparedTokens,
-    config: ScoreConfig,
-    bandwidth: float,
-    dtype: torch.dtype | None = None,
+    texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Scores [A, B] as `ScoreHead.score` gives them, with gradients; ``dtype``: of the products' operands."""
     common = centre(videos)
     sides = operand(pad_words(texts), common, dtype), operand(videos, common, dtype)
-    maths = Maths.of(config, bandwidth)
+    maths = Maths.of(config)
     if torch.is_grad_enabled() and any(tensor.requires_grad for side in sides for tensor in side.tensors):
         tensors = (tensor for side in sides for tensor in (*_products_of(side), side.half_norm, side.weight))
         result: Tensor = _Score.apply(maths, (sides[0].mask, sides[1].mask), *tensors)  # type: ignore[no-untyped-call]

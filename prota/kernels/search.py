@@ -60,9 +60,7 @@ def top_k(
     bank: VideoBank,
     k: int,
     config: ScoreConfig,
-    bandwidth: float,
     allowed: Tensor | None = None,
-    tiling: Tiling | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k best videos of each text, best first: scores and places, [A, min(k, B)].
 
@@ -71,8 +69,8 @@ def top_k(
     """
     queries = operand(pad_words(texts, _LEAST_COLUMNS), bank.common, bank.videos.direction.dtype)
     (a, n, d), (b, m, _) = queries.shape, bank.videos.shape
-    maths, k = Maths.of(config, bandwidth), min(k, b)
-    tiling = tiling or _search_tiling(a, n, m, d, bank.videos.direction.dtype.itemsize)
+    maths, k = Maths.of(config), min(k, b)
+    tiling = _search_tiling(a, n, m, d, bank.videos.direction.dtype.itemsize)
     tiles = -(-b // tiling.videos)
     permitted = None if allowed is None else allowed.to(torch.uint8).contiguous()
     best = queries.weight.new_empty(a, tiles)

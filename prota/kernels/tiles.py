@@ -120,8 +120,6 @@ def centre(videos: PreparedTokens) -> Tensor | None:
 def operand(items: PreparedTokens, common: Tensor | None, dtype: torch.dtype | None = None) -> Operand:
     """Differentiable: gradients of an operand's tensors flow back to the prepared tokens."""
     dtype = dtype or items.direction.dtype
-    if items.weight is None:
-        raise ValueError("tokens without weights of their own (score.bandwidth='batch') have no fused score")
     spread, half_norm = None, items.weight.new_zeros(items.mask.shape, dtype=torch.float32)
     if items.spread is not None and common is not None:
         spread = (items.spread.float() - common).to(dtype).contiguous()

@@ -39,8 +39,7 @@ def stamp_of(model: ProTA, name: str) -> ModelStamp:
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:
     """[S, D] unit vectors: tokens by their own weights. The candidate stage of a search compares these."""
-    weight = items.mask.to(items.direction.dtype) if items.weight is None else items.weight
-    return torch.nn.functional.normalize(torch.einsum("an,and->ad", weight, items.direction), dim=-1)
+    return torch.nn.functional.normalize(torch.einsum("an,and->ad", items.weight, items.direction), dim=-1)
 
 
 def _padded(content: VideoContent, frames: int) -> VideoContent:
@@ -90,8 +89,6 @@ def encode_videos(
         place = torch.from_numpy(_places(contents)).to(device)
         tokens = model.video_encoder(torch.cat(features)[place], mask)
     items = model.head.prepare_videos(tokens).without_source()
-    if items.weight is None:
-        raise ValueError("score.bandwidth='batch' weighs tokens anew for every pair: its videos cannot be stored")
     direction, weight = _stored(items.direction, torch.float16), _stored(items.weight, torch.float32)
     spread = None if items.spread is None else _stored(items.spread, torch.float16)
     pooled = _stored(pooled_vectors(items), torch.float32)

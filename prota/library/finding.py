@@ -148,7 +148,7 @@ class RowFinder:
         """All rows, as what scores them fastest wants them: the fused kernels a bank, rounded as they are stored."""
         if self._tokens is None:
             stored, one = self.store.tokens(self.rows), stored_tokens(self.store.tokens(self.rows[:1]), self.device)
-            if dispatch.choose(self.head.config, one, one, "auto", self.head.bandwidth) == "triton":
+            if dispatch.choose(self.head.config, one, one, "auto") == "triton":
                 here = stored_tokens(stored, torch.device("cpu"), as_stored=True)
                 self._tokens = VideoBank.of(here, device=self.device)
             else:

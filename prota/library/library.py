@@ -12,10 +12,9 @@ from prota.library.encoding import stamp_of
 from prota.library.indexing import Indexer, IndexOptions, IndexReport, WorkMaker
 from prota.library.place import Place, Where
 from prota.library.records import LibraryError
-from prota.library.relevance import Relevance
 from prota.library.search import Hit, Searcher
 from prota.library.store import Store
-from prota.model import ProTA, model_folder
+from prota.model import ProTA
 from prota.models import shipped
 
 __all__ = ["Library"]
@@ -24,8 +23,8 @@ __all__ = ["Library"]
 class Library:
     """A place of indexed videos with the model that made it."""
 
-    def __init__(self, folder: Place, model: ProTA, name: str, relevance: Relevance | None = None) -> None:
-        self.folder, self.model, self.name, self.relevance = folder, model.eval(), name, relevance
+    def __init__(self, folder: Place, model: ProTA, name: str) -> None:
+        self.folder, self.model, self.name = folder, model.eval(), name
         self._searcher: Searcher | None = None
 
     @classmethod
@@ -45,8 +44,7 @@ class Library:
         if Path(chosen).is_dir():
             # Remembered by its whole path: the library is opened from other folders, too.
             chosen = str(Path(chosen).absolute())
-        relevance = Relevance.load(model_folder(chosen))
-        return cls(place, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen, relevance)
+        return cls(place, ProTA.from_pretrained(chosen).to(torch.device(device)), chosen)
 
     def index(
         self,
@@ -78,7 +76,7 @@ class Library:
         if self._searcher is None:
             store = Store.open(self.folder)
             store.check_model(stamp_of(self.model, self.name))
-            self._searcher = Searcher(store, self.model, relevance=self.relevance)
+            self._searcher = Searcher(store, self.model)
         return self._searcher
 
     def search(

@@ -13,7 +13,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prota.files import hold, write_atomically
 from prota.library.problems import DisturbedError, RefusedError, UnreachableError, local_problem, remote_problem
 from prota.library.records import LibraryError
+from prota.platform import sync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -232,15 +233,9 @@ def _size(path: str) -> int:
 def flush(paths: Iterable[str]) -> None:
     """Have these files and folders on disk."""
     for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            # Lance gives a file its name when it is whole: what a worker still writes goes by another until then.
-            continue
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        # Lance gives a file its name when it is whole: what a worker still writes goes by another until then.
+        with suppress(FileNotFoundError):
+            sync(path)
 
 
 class Bucket(Place):

@@ -6,7 +6,6 @@ A worker imports this module, so nothing here imports torch.
 from __future__ import annotations
 
 import io
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from prota.frames.decode import Backend, DecodeError, Timeline, decode_chosen
+from prota.frames.decode import DecodeError, Timeline, decode_chosen
 from prota.frames.sampling import SAME_TIME
 from prota.frames.transforms import Extent, to_square
 from prota.library.segments import Cut, SegmentPlan, cut_places, picture_changes, plan
@@ -29,6 +28,8 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 # Segments read at once: some 400 frames, 60 MB at 224 × 224, of six minutes of video.
 PART = 64
+# Longest side; smaller pictures are not enlarged.
+THUMBNAIL = 160
 JPEG_QUALITY = 80
 # For shot boundaries: pictures looked at in a second, and their side.
 LOOKS = 4
@@ -45,8 +46,6 @@ class ReadRequest:
     """Side of the square pictures that the model sees."""
     extent: Extent = "centre"
     """What they show of a frame."""
-    thumbnail: int = 160
-    """Longest side of a thumbnail; smaller pictures are not enlarged."""
     first: int = 0
     """The segment to start with."""
     count: int = PART
@@ -57,18 +56,11 @@ class ReadRequest:
     """Whether the first part counted frames by decoding all, where it is known: all parts have one timeline."""
     total: int | None = None
     """How many segments the first part found, where it is known: a file of which a later one finds others changed."""
-    max_seconds: float = 0.0
-    """Of a longer video only the beginning counts, as if it ended there; 0: all of it counts."""
-    threads: int = 1
-    """Of the decoder; with several workers the cores are busy. 0 leaves their number to the decoder."""
-    backend: Backend = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("thumbnail", 1), ("first", 0), ("count", 1), ("threads", 0)):
+        for name, least in (("size", 1), ("first", 0), ("count", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)} is not allowed; allowed: {least} or more")
-        if not (math.isfinite(self.max_seconds) and self.max_seconds >= 0):
-            raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: 0 or more")
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,7 @@ def _read(request: ReadRequest) -> VideoContent:
         cuts = _shot_boundaries(request) if request.cuts is None else request.cuts
 
     def segments(timeline: Timeline) -> tuple[list[Cut], int]:
-        found = plan(*_counted(timeline, request.max_seconds), request.plan, cuts or ())
+        found = plan(timeline.times, timeline.duration, request.plan, cuts or ())
         part = found[request.first : request.first + request.count]
         if request.total not in (None, len(found)):
             raise DecodeError(f"{request.path}: it changed while it was read: index it again")
@@ -149,10 +141,10 @@ def _read(request: ReadRequest) -> VideoContent:
     timeline, chosen, pictures = decode_chosen(
         request.path,
         lambda timeline: sorted({index for segment in segments(timeline)[0] for index in segment.indices}),
-        partial(_pack, size=request.size, extent=request.extent, thumbnail=request.thumbnail),
-        request.backend,
-        request.threads,
-        request.counted,
+        partial(_pack, size=request.size, extent=request.extent),
+        # With several workers the cores are busy.
+        threads=1,
+        counted=request.counted,
     )
     # Again, because the decoder may have chosen twice; this is the timeline that it settled on.
     part, total = segments(timeline)
@@ -163,7 +155,7 @@ def _read(request: ReadRequest) -> VideoContent:
     pixels = request.size * request.size * 3
     middles = index[np.arange(len(part)), mask.sum(axis=1) // 2]
     return VideoContent(
-        duration=_counted(timeline, request.max_seconds)[1],
+        duration=timeline.duration,
         width=timeline.width,
         height=timeline.height,
         fps=timeline.fps,
@@ -182,23 +174,14 @@ def _read(request: ReadRequest) -> VideoContent:
     )
 
 
-def _counted(timeline: Timeline, max_seconds: float) -> tuple[Floats, float]:
-    """The frames and the seconds that count."""
-    if not 0 < max_seconds < timeline.duration:
-        return timeline.times, timeline.duration
-    # As `uniform_indices` has it: a frame that is shown only when the time is up is not seen any more.
-    seen = int(np.searchsorted(timeline.times, max_seconds - SAME_TIME))
-    return timeline.times[: max(1, seen)], max_seconds
-
-
-def _pack(frame: Picture, size: int, extent: Extent, thumbnail: int) -> Picture:
+def _pack(frame: Picture, size: int, extent: Extent) -> Picture:
     """The pixels of the model's picture, and behind them the bytes of a JPEG.
 
     The decoder hands over one full frame at a time, may start anew, and does not say which frame it is; so both are
     made of every frame, and travel together. A thumbnail costs little beside the decoding of its frame.
     """
     picture = Image.fromarray(frame)
-    scale = min(1.0, thumbnail / max(picture.size))
+    scale = min(1.0, THUMBNAIL / max(picture.size))
     sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     file = io.BytesIO()
     picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
@@ -209,10 +192,9 @@ def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
     """Where shots begin: first roughly, from a few pictures a second, then to the frame."""
     timeline, chosen, looks = decode_chosen(
         request.path,
-        lambda timeline: _first_of_each(np.floor(_counted(timeline, request.max_seconds)[0] * LOOKS)),
+        lambda timeline: _first_of_each(np.floor(timeline.times * LOOKS)),
         _look,
-        request.backend,
-        request.threads,
+        threads=1,
     )
     places = cut_places(looks)
     spans = [(timeline.times[chosen[place - 1]], timeline.times[chosen[place]]) for place in places]
@@ -223,8 +205,7 @@ def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
         request.path,
         lambda timeline: sorted({index for span in spans for index in _within(timeline.times, *span)}),
         _look,
-        request.backend,
-        request.threads,
+        threads=1,
     )
     times = timeline.times[chosen]
     cuts = []

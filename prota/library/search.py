@@ -15,9 +15,9 @@ from prota.library.encoding import stored_tokens
 from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowFinder, without_file
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
-from prota.library.relevance import Relevance, query_facts
 from prota.library.store import Store
 from prota.model import ProTA
+from prota.relevance import query_facts
 from prota.types import Explanation, PreparedTokens
 
 __all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query", "has_words"]
@@ -108,13 +108,12 @@ class Searcher:
         store: Store,
         model: ProTA,
         exact_segments: int = EXACT_SEGMENTS,
-        relevance: Relevance | None = None,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         finder: Finder | None = None,
     ) -> None:
         """``finder``: default, one in this process, which scores all of up to ``exact_segments``."""
         self.store, self.model, self.autocast = store, model, autocast
-        self.device, self.relevance = model.logit_scale.device, relevance
+        self.device = model.logit_scale.device
         videos = store.videos()
         self._records: dict[str, VideoRecord] = {}
         for record in videos:
@@ -187,16 +186,17 @@ class Searcher:
     @torch.inference_mode()
     def judged(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:
         """The relevance of results with these scores among so many segments, where there is a way to tell."""
-        if self.relevance is None or query.like is not None or not scores:
+        relevance = self.model.relevance
+        if relevance is None or query.like is not None or not scores:
             return [None] * len(scores)
         if self._background is None:
-            self._background = self.relevance.background.to(self.device)
+            self._background = relevance.background.to(self.device)
         background = self.model.score(query.tokens, self._background)[0].cpu()
-        return self.relevance.of(torch.tensor(scores), background, query_facts(query.tokens)[0].cpu(), searched)
+        return relevance.of(torch.tensor(scores), background, query_facts(query.tokens)[0].cpu(), searched)
 
     def good(self, hits: list[Hit]) -> list[Hit]:
         """Those that are likely a match; all, where there is no way to tell."""
-        least = 0.0 if self.relevance is None else self.relevance.fit.cutoff
+        least = 0.0 if self.model.relevance is None else self.model.relevance.fit.cutoff
         return [hit for hit in hits if hit.relevance is None or hit.relevance >= least]
 
     def warm(self) -> None:

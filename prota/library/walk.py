@@ -13,6 +13,7 @@ from pathlib import Path
 from prota.data.videos import VIDEO_EXTENSIONS as BENCHMARK_EXTENSIONS
 from prota.frames.pictures import PICTURE_EXTENSIONS
 from prota.library.records import LibraryError, VideoRecord
+from prota.platform import open_nonblocking
 
 __all__ = ["VIDEO_EXTENSIONS", "FoundFile", "Unreadable", "below", "content_id", "placed", "under", "walk"]
 
@@ -74,7 +75,7 @@ def content_id(path: Path) -> str:
     # A name may hold line breaks; a message may not.
     name = " ".join(str(path).splitlines())
     try:
-        with open(path, "rb", buffering=0, opener=_open) as file:
+        with open(path, "rb", buffering=0, opener=open_nonblocking) as file:
             before = os.fstat(file.fileno())
             if not stat.S_ISREG(before.st_mode):
                 raise LibraryError(f"{name}: not a regular file")
@@ -102,11 +103,6 @@ def placed(path: Path) -> Path:
 def under(path: str, folders: Iterable[str]) -> bool:
     """Whether a path is one of these or begins with one, as they are written."""
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
-
-
-def _open(path: str, flags: int) -> int:
-    """Without waiting: somebody may have put a pipe in the file's place, and opening one waits for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:

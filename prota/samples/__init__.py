@@ -1,1 +1,1 @@
-"""Sample clips that anyone may make and pass on: photographs of well-kept packages, set in motion."""
+"""Sample clips: excerpts of freely licensed films and photographs, with captions and sources, in the folder clips."""

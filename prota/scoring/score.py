@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -23,13 +22,7 @@ from prota.scoring.aggregation import (
     uniform_weights,
 )
 from prota.scoring.distributions import GaussianHead, TokenMlp
-from prota.scoring.similarity import (
-    cosine_similarity,
-    gram_block,
-    mean_cross_distance,
-    pair_bandwidth,
-    token_similarity,
-)
+from prota.scoring.similarity import cosine_similarity, gram_block, token_similarity
 from prota.types import Explanation, PreparedTokens, TokenGaussians, Tokens
 
 __all__ = ["ScoreHead"]
@@ -80,49 +73,11 @@ class _Side(nn.Module):
 class ScoreHead(nn.Module):
     """ProTA's score, and every ablation of it, over given tokens."""
 
-    bandwidth_estimate: Tensor
-
     def __init__(self, width: int, score: ScoreConfig, distribution: DistributionConfig) -> None:
         super().__init__()
         self.config = score
         self.text = _Side(width, score, distribution)
         self.video = _Side(width, score, distribution)
-        if score.bandwidth == "learned":
-            self.log_bandwidth = nn.Parameter(torch.tensor(math.log(score.bandwidth_value)))
-        elif score.bandwidth == "estimated":
-            self.register_buffer("bandwidth_estimate", torch.tensor(math.nan))
-
-    @property
-    def bandwidth(self) -> Tensor | float:
-        """b of the Gaussian kernels, unless each pair has its own."""
-        if self.config.bandwidth == "learned":
-            return self.log_bandwidth.exp()
-        if self.config.bandwidth == "estimated":
-            if math.isnan(float(self.bandwidth_estimate)):
-                raise ValueError(
-                    "score.bandwidth='estimated', but nothing was estimated yet: call estimate_bandwidth with "
-                    "training tokens first"
-                )
-            return self.bandwidth_estimate
-        return self.config.bandwidth_value
-
-    @torch.no_grad()
-    def estimate_bandwidth(self, batches: Iterable[tuple[Tokens, Tokens]]) -> float:
-        """Set b of ``bandwidth = estimated`` from (text tokens, video tokens) of the training data."""
-        if self.config.bandwidth != "estimated":
-            raise ValueError(f"score.bandwidth={self.config.bandwidth!r} is not estimated; allowed here: estimated")
-        totals: dict[_Side, tuple[Tensor | float, int]] = {self.text: (0.0, 0), self.video: (0.0, 0)}
-        for batch in batches:
-            for side, tokens in zip((self.text, self.video), batch, strict=True):
-                total, count = totals[side]
-                direction = F.normalize(_points(side.represent(tokens)).double(), dim=-1)
-                totals[side] = total + direction.sum(dim=(0, 1)), count + int(tokens.mask.sum())
-        (text_sum, text_count), (video_sum, video_count) = totals.values()
-        if not isinstance(text_sum, Tensor) or not isinstance(video_sum, Tensor):
-            raise ValueError("no tokens to estimate the bandwidth from: give at least one batch")
-        estimate = mean_cross_distance(text_sum / text_count, video_sum / video_count)
-        self.bandwidth_estimate.fill_(estimate)
-        return estimate
 
     def prepare_texts(self, tokens: Tokens) -> PreparedTokens:
         """Everything of the texts that does not depend on a video."""
@@ -140,28 +95,16 @@ class ScoreHead(nn.Module):
             if isinstance(source, TokenGaussians):
                 exponent = source.log_var if self.config.distance == "variance" else 0.5 * source.log_var
                 spread = exponent.exp().masked_fill(~source.mask.unsqueeze(-1), 0)
-            weight: Tensor | None
             if self.config.aggregation == "pooling":
                 weight = pooling_weights(direction, tokens.mask, last_only)
             elif side.weight is None:
                 weight = uniform_weights(tokens.mask, direction.dtype)
-            elif self.config.bandwidth == "batch":
-                weight = None
             else:
-                weight = self._intra(side.weight, direction, source, self.bandwidth)
+                gram = None
+                if self.config.gram != "none":
+                    gram = gram_block(direction @ direction.transpose(-1, -2), self.config)
+                weight = intra_modality(gram, _points(source), tokens.mask, side.weight, self.config)
             return PreparedTokens(direction, spread, weight, tokens.mask, source)
-
-    def _intra(
-        self, mlp: nn.Module, direction: Tensor, source: Tokens | TokenGaussians, bandwidth: Tensor | float
-    ) -> Tensor:
-        """Weights by the own side, [A, N]; with one bandwidth per pair, [..., 1, 1], [A, B, N] or [B, A, N]."""
-        points, mask = _points(source), source.mask
-        if isinstance(bandwidth, Tensor) and bandwidth.dim() == 4:
-            direction, points, mask = direction[:, None], points[:, None], mask[:, None]
-        gram = None
-        if self.config.gram != "none":
-            gram = gram_block(direction @ direction.transpose(-1, -2), bandwidth, self.config)
-        return intra_modality(gram, points, mask, mlp, self.config)
 
     def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
         """S^p of every text with every video, [A, B]; S where tokens are points.
@@ -172,13 +115,12 @@ class ScoreHead(nn.Module):
         _check_kind(videos, self.config)
         if not len(texts) or not len(videos):
             return texts.direction.new_zeros(len(texts), len(videos))
-        bandwidth: Tensor | float = math.nan if self.config.bandwidth == "batch" else self.bandwidth
-        chosen = dispatch.choose(self.config, texts, videos, backend, bandwidth)
+        chosen = dispatch.choose(self.config, texts, videos, backend)
         dispatch.note(chosen)
         if chosen == "reference":
             return self.reference_score(texts, videos)
         with torch.autocast(texts.direction.device.type, enabled=False):
-            return dispatch.fused_score(chosen, texts, videos, self.config, bandwidth)
+            return dispatch.fused_score(chosen, texts, videos, self.config)
 
     def reference_score(
         self, texts: PreparedTokens, videos: PreparedTokens, block_elements: int | None = None
@@ -202,12 +144,7 @@ class ScoreHead(nn.Module):
             )
 
     def _block_shape(self, texts: PreparedTokens, videos: PreparedTokens, elements: int) -> tuple[int, int]:
-        (_, n, width), m = texts.direction.shape, videos.mask.shape[1]
-        per_pair = n * m
-        if texts.weight is None:
-            # The own blocks of both sides and the inputs of their MLPs then exist once per pair.
-            per_pair += n * n + m * m + (n + m) * width
-        pairs = max(1, elements // per_pair)
+        pairs = max(1, elements // (texts.mask.shape[1] * videos.mask.shape[1]))
         columns = min(len(videos), max(1, math.isqrt(pairs)))
         return max(1, pairs // columns), columns
 
@@ -221,10 +158,10 @@ class ScoreHead(nn.Module):
         cosines = cosine_similarity(texts, videos)
         similarity = token_similarity(texts, videos, cosines, config)
         text_mask, video_mask = texts.mask[:, None, None, :], videos.mask[None, :, None, :]
-        text_intra, video_intra = self._own_weights(texts, videos)
+        text_intra, video_intra = texts.weight[:, None], videos.weight[None]
         text_inter = video_inter = None
         if config.weights == "intra+inter":
-            gram = gram_block(cosines, self._cross_bandwidth(texts, videos), config)
+            gram = gram_block(cosines, config)
             text_inter = inter_modality(gram, video_mask, config.xi)
             video_inter = inter_modality(gram.transpose(-1, -2), text_mask, config.xi)
         return _Pieces(
@@ -239,28 +176,9 @@ class ScoreHead(nn.Module):
             video_weight=double_weight(video_intra, video_inter, config),
         )
 
-    def _cross_bandwidth(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor | float:
-        if self.config.bandwidth == "batch":
-            return pair_bandwidth(texts, videos)[:, :, None, None]
-        return self.bandwidth
-
-    def _own_weights(self, texts: PreparedTokens, videos: PreparedTokens) -> tuple[Tensor, Tensor]:
-        """Weights by the own side, as [A, 1 or B, N] and [1 or A, B, M]."""
-        if texts.weight is not None and videos.weight is not None:
-            return texts.weight[:, None], videos.weight[None]
-        if texts.source is None or videos.source is None or self.text.weight is None or self.video.weight is None:
-            raise ValueError("score.bandwidth='batch' needs the tokens' source, which these prepared tokens lack")
-        bandwidth = self._cross_bandwidth(texts, videos)
-        assert isinstance(bandwidth, Tensor)
-        text = self._intra(self.text.weight, texts.direction, texts.source, bandwidth)
-        video = self._intra(self.video.weight, videos.direction, videos.source, bandwidth.transpose(0, 1))
-        return text, video.transpose(0, 1)
-
     def _pooling_pieces(self, texts: PreparedTokens, videos: PreparedTokens) -> _Pieces:
         """Pooled vectors are sums of weighted tokens, so their dot product splits over words and over frames."""
         cosines = cosine_similarity(texts, videos)
-        assert texts.weight is not None
-        assert videos.weight is not None
         text, video = texts.weight[:, None], videos.weight[None]
         text_low, video_low = (cosines * video.unsqueeze(-2)).sum(-1), (cosines * text.unsqueeze(-1)).sum(-2)
         return _Pieces(cosines, text_low, video_low, text, video, None, None, text, video)
@@ -327,7 +245,6 @@ def _points(source: Tokens | TokenGaussians) -> Tensor:
 
 
 def _pooled(items: PreparedTokens) -> Tensor:
-    assert items.weight is not None
     return torch.einsum("an,and->ad", items.weight, items.direction)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -66,9 +64,8 @@ def search(
 def _search_bank(
     head: ScoreHead, texts: PreparedTokens, bank: VideoBank, k: int, allowed: Tensor | None, backend: Backend
 ) -> tuple[Tensor, Tensor]:
-    bandwidth = math.nan if head.config.bandwidth == "batch" else head.bandwidth
-    dispatch.check_bank(head.config, texts, bank.videos, backend, bandwidth)
+    dispatch.check_bank(head.config, texts, bank.videos, backend)
     dispatch.note("triton")
     blocks = (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
-    parts = [fused_top_k(block, bank, k, head.config, float(bandwidth), allowed) for block in blocks]
+    parts = [fused_top_k(block, bank, k, head.config, allowed) for block in blocks]
     return torch.cat([scores for scores, _ in parts]), torch.cat([places for _, places in parts])

@@ -15,8 +15,6 @@ __all__ = [
     "cosine_similarity",
     "gram_block",
     "kernel_mean",
-    "mean_cross_distance",
-    "pair_bandwidth",
     "pair_dot",
     "token_similarity",
     "wasserstein_squared",
@@ -24,7 +22,6 @@ __all__ = [
 
 # Under the square root of W2, for its gradient at zero: moves a distance of 0.001 by 5e-10.
 _ROOT_EPSILON = 1e-12
-_LEAST_BANDWIDTH = 1e-4
 
 
 def pair_dot(texts: Tensor, videos: Tensor) -> Tensor:
@@ -75,7 +72,7 @@ def token_similarity(texts: PreparedTokens, videos: PreparedTokens, cosines: Ten
     return config.offset - root if config.similarity == "offset" else -root
 
 
-def kernel_mean(cosines: Tensor, bandwidth: Tensor | float, kernels: int) -> Tensor:
+def kernel_mean(cosines: Tensor, bandwidth: float, kernels: int) -> Tensor:
     """Eq. (3): g_ij, the mean of R Gaussian kernels of unit vectors with these cosines, any shape.
 
     K_k = exp(−‖x − y‖² / (b·2^(k − ⌊R/2⌋))) for k = 1 … R.
@@ -94,32 +91,11 @@ def kernel_mean(cosines: Tensor, bandwidth: Tensor | float, kernels: int) -> Ten
     return total / kernels
 
 
-def gram_block(cosines: Tensor, bandwidth: Tensor | float, config: ScoreConfig) -> Tensor:
+def gram_block(cosines: Tensor, config: ScoreConfig) -> Tensor:
     """Eq. (4): one of the blocks G_tt, G_tv, G_vv of the Gram matrix, from the cosines of its tokens.
 
     The whole matrix is never built: own blocks are computed once per item, G_tv per pair, and G_vt is its transpose.
     """
     if config.gram == "dot":
         return cosines
-    return kernel_mean(cosines, bandwidth, config.kernels)
-
-
-def pair_bandwidth(texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
-    """``bandwidth = batch``: mean ‖x − y‖² over the joint tokens of each pair, [A, B], detached.
-
-    For T unit vectors with sum s, the squared distances over all ordered pairs sum to 2(T² − ‖s‖²). Tokens that are
-    nearly equal in single precision have no bandwidth of their own: a floor makes their kernels 1.
-    """
-    text_sum, video_sum = texts.direction.detach().sum(dim=1), videos.direction.detach().sum(dim=1)
-    norm = text_sum.square().sum(-1)[:, None] + video_sum.square().sum(-1)[None] + 2 * text_sum @ video_sum.T
-    count = texts.mask.sum(dim=1)[:, None] + videos.mask.sum(dim=1)[None]
-    bandwidth = 2 * (count * count - norm) / (count * count - count)
-    return bandwidth.clamp(min=_LEAST_BANDWIDTH)
-
-
-def mean_cross_distance(text_mean: Tensor, video_mean: Tensor) -> float:
-    """``bandwidth = estimated``: mean ‖x − y‖² between all text and all video tokens.
-
-    From the means [D] of either side's unit vectors: 2 − 2 x·y is linear in both.
-    """
-    return float(2 - 2 * text_mean @ video_mean)
+    return kernel_mean(cosines, config.bandwidth_value, config.kernels)

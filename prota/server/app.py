@@ -34,7 +34,11 @@ from prota.server.routes import Backend, router
 from prota.server.view import Catalogue
 
 if TYPE_CHECKING:
-    from prota.cluster.gather import Shards
+    import torch
+
+    from prota.cluster.shards import ShardedFinder
+    from prota.library.store import Store
+    from prota.scoring.score import ScoreHead
 
 __all__ = ["create_app", "run"]
 
@@ -105,7 +109,7 @@ def _version() -> str:
 
 
 def _backend(library: Where, options: ServerOptions) -> Backend:
-    shards = partial(_shards, options) if options.ray else None
+    shards = partial(_sharded, options) if options.ray else None
     catalogue = Catalogue(library, options.model, options.device, options.refresh, shards)
     order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
     return Backend(
@@ -118,10 +122,11 @@ def _backend(library: Where, options: ServerOptions) -> Backend:
     )
 
 
-def _shards(options: ServerOptions) -> Shards:
-    from prota.cluster.gather import Shards
+def _sharded(options: ServerOptions, store: Store, head: ScoreHead, device: torch.device) -> ShardedFinder:
+    from prota.cluster.shards import ShardedFinder
 
-    return Shards(options.shards, options.deadline, options.device)
+    gpus = options.device != "cpu"
+    return ShardedFinder(store, head, device, shards=options.shards, deadline=options.deadline, gpus=gpus)
 
 
 class _BackendMetrics(Collector):

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prota.errors import ProtaError, one_line
-from prota.frames.pool import end_with
 from prota.library.place import Place, Where
 from prota.library.walk import below
+from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import BadFile, JobRecord
 
@@ -280,7 +280,7 @@ def main() -> None:
     stop = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(True))
-    os.nice(_NICENESS)
+    lower_priority(_NICENESS)
     # Commits are atomic: exit with the server, even in the middle of a long file.
     end_with(parent)
     try:

@@ -27,6 +27,7 @@ from starlette.responses import Response, StreamingResponse
 
 from prota.errors import ProtaError
 from prota.library.records import VideoRecord
+from prota.platform import open_nonblocking
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
 from prota.server.view import View
@@ -97,8 +98,7 @@ def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range:
 def _opened(record: VideoRecord) -> FileIO:
     """Open the file, and check that it is still the one that was indexed."""
     try:
-        # Non-blocking: it may have been replaced by a pipe.
-        file = FileIO(os.open(record.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        file = FileIO(record.path, opener=open_nonblocking)
     except (OSError, ValueError):
         raise ProblemError(
             404, f"the file of this {record.kind} is not there any more: index its folder again"
@@ -112,8 +112,9 @@ def _opened(record: VideoRecord) -> FileIO:
 
 def _chunks(file: FileIO, first: int, end: int) -> Iterator[bytes]:
     with file:
+        file.seek(first)
         while first < end:
-            data = os.pread(file.fileno(), min(_CHUNK, end - first), first)
+            data = file.read(min(_CHUNK, end - first))
             if not data:
                 # Truncated meanwhile: the client sees fewer bytes than announced.
                 return

@@ -22,11 +22,14 @@ from prota.models import shipped
 from prota.server.problems import ProblemError, readable
 
 if TYPE_CHECKING:
-    from prota.cluster.gather import Shards
+    import torch
+
+    from prota.cluster.shards import ShardedFinder
     from prota.library.finding import Finder
     from prota.library.library import Library
     from prota.library.search import Searcher
     from prota.library.store import Store
+    from prota.scoring.score import ScoreHead
 
 __all__ = ["Catalogue", "Folders", "State", "View"]
 
@@ -143,9 +146,9 @@ class Catalogue:
         model: str | None,
         device: str,
         refresh: float,
-        shards: Callable[[], Shards] | None = None,
+        shards: Callable[[Store, ScoreHead, torch.device], ShardedFinder] | None = None,
     ) -> None:
-        """``shards``: makes what distributes the library over a cluster; None: search in this process."""
+        """``shards``: distributes a version of the library over a cluster; None: search in this process."""
         self.folder, self.device, self.refresh = Place.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
@@ -159,7 +162,8 @@ class Catalogue:
         self._library: Library | None = None
         self._stamp: ModelStamp | None = None
         self._make_shards = shards
-        self._shards: Shards | None = None
+        self._loading: ShardedFinder | None = None
+        self._sharded: ShardedFinder | None = None
         self._wake, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="prota-library", daemon=True)
 
@@ -169,8 +173,9 @@ class Catalogue:
     def close(self) -> None:
         self._ended.set()
         self._wake.set()
-        if self._shards is not None:
-            self._shards.close()
+        for finder in (self._loading, self._sharded):
+            if finder is not None:
+                finder.close()
 
     def refresh_soon(self) -> None:
         """Look for a newer version now."""
@@ -201,9 +206,9 @@ class Catalogue:
 
     @property
     def shards(self) -> tuple[int, int]:
-        """How many parts of the library answer, and of how many."""
-        gather = self._shards.present if self._shards is not None else None
-        return (0, 0) if gather is None else (gather.up, len(gather.slots))
+        """How many shards the next search will ask, and of how many."""
+        finder = self._sharded
+        return (0, 0) if finder is None else (finder.up, len(finder.shards))
 
     def _run(self) -> None:
         """Load, then look for newer versions until the server ends."""
@@ -277,11 +282,13 @@ class Catalogue:
         """Searches this version on a cluster; requests use the previous one until it is ready. None: no cluster."""
         if self._make_shards is None:
             return None
-        self._shards = self._shards or self._make_shards()
-        return self._shards.take(store, library.model.head, library.model.logit_scale.device)
+        self._loading = self._make_shards(store, library.model.head, library.model.logit_scale.device)
+        self._loading.warm()
+        self._sharded = self._loading
+        return self._sharded
 
 
 def _searcher(store: Store, library: Library, finder: Finder | None = None) -> Searcher:
     from prota.library.search import Searcher
 
-    return Searcher(store, library.model, relevance=library.relevance, finder=finder)
+    return Searcher(store, library.model, finder=finder)

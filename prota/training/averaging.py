@@ -15,7 +15,7 @@ from prota.weights import WeightsError
 __all__ = ["WeightAverage", "mean_model"]
 
 # Where towers came from, how weights began and what was left out in training: what became of it is in the weights.
-_ORIGINS = {"clip", "vision", "text", "logit_scale", "temporal_init", "drop_path"}
+_ORIGINS = {"clip", "vision", "text", "logit_scale", "temporal_init"}
 
 # Two matrices drawn apart have a cosine of about 0 ± 0.03, from so many weights on. Those of runs from the same weights
 # stay near each other: the least alike one of prota-small and of a mean of four other runs has 0.91.
@@ -93,6 +93,8 @@ def mean_model(models: Sequence[ProTA]) -> ProTA:
         weights = other.state_dict()
         sums = {name: total + weights[name].to(total) for name, total in sums.items()}
     first.load_state_dict({name: total / len(models) for name, total in sums.items()})
+    # How sure one can be of a score is another matter for another model.
+    first.relevance = None
     return first
 
 

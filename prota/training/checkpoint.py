@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,6 +18,7 @@ from prota.errors import one_line
 from prota.experiment import Experiment
 from prota.files import hold, publish, write_atomically
 from prota.model import ProTA
+from prota.platform import sync
 from prota.runs import REPAIR, STATE_FILE, Run, RunError, TrainingState
 from prota.runtime import ALONE, World
 from prota.settings import ConfigError
@@ -150,8 +150,7 @@ def _write(
     torch.save(optimiser.state_dict(), folder / _OPTIMISER)
     write_atomically(folder / STATE_FILE, json.dumps(asdict(state)))
     for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync(path)
 
 
 def _load(path: Path, take: Callable[[dict[str, Any]], object]) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from prota.runtime import World
-from prota.types import PreparedTokens, TokenGaussians, Tokens, pad_tokens
+from prota.types import PreparedTokens, pad_tokens
 
 __all__ = ["average_gradients", "gather_prepared"]
 
@@ -50,9 +50,7 @@ def gather_prepared(items: PreparedTokens, world: World, length: int) -> Prepare
         gathered: Tensor = _Gather.apply(carried, world)  # type: ignore[no-untyped-call]
         return gathered.to(value.dtype)
 
-    # The source is gathered only where a score needs it, that is where a token's weight depends on the pair.
-    source: Tokens | TokenGaussians | None = items.source if items.weight is None else None
-    return PreparedTokens(items.direction, items.spread, items.weight, items.mask, source).map(gather)
+    return items.without_source().map(gather)
 
 
 @torch.no_grad()

@@ -13,6 +13,11 @@ from prota.model import ProTA
 
 __all__ = ["describe_groups", "layers_of", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
 
+# Share of the steps over which rates rise.
+_WARMUP = 0.1
+# Of matrices; biases, norms and scalars have none.
+_WEIGHT_DECAY = 0.2
+
 
 def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
     """(group, part, learning rate): every part of the model, named, none by a pattern on its name."""
@@ -69,7 +74,7 @@ def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object
         for decays in (True, False):
             chosen = [parameter for parameter in parameters if (parameter.dim() > 1) == decays]
             if rate > 0 and chosen:
-                decay = config.weight_decay if decays else 0.0
+                decay = _WEIGHT_DECAY if decays else 0.0
                 groups.append({"name": name, "params": chosen, "lr": rate, "rate": rate, "weight_decay": decay})
     missing = [name for name, parameter in model.named_parameters() if id(parameter) not in seen]
     if missing:
@@ -87,9 +92,9 @@ def make_optimiser(model: ProTA, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98), eps=1e-6, fused=fused)
 
 
-def rate_factor(step: int, steps: int, warmup: float) -> float:
+def rate_factor(step: int, steps: int) -> float:
     """What learning rates are multiplied with at a step: a linear rise, then half a cosine down to 0."""
-    rising = round(warmup * steps)
+    rising = round(_WARMUP * steps)
     if step < rising:
         return (step + 1) / rising
     progress = (step - rising) / max(1, steps - rising)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from prota.errors import ProtaError
 from prota.evaluation.evaluate import score_split
 from prota.evaluation.metrics import retrieval_metrics
 from prota.experiment import Experiment
+from prota.losses import MAX_LOGIT_SCALE
 from prota.model import ProTA
 from prota.runs import RunError, TrainingState
 from prota.runtime import World, autocast_for
@@ -44,6 +44,8 @@ __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
 
 # Tells these draws from others of the same step.
 _REPLACING = 1
+# The largest norm of gradients.
+_CLIP_NORM = 1.0
 
 
 class NonFiniteLossError(ProtaError, RuntimeError):
@@ -156,10 +158,6 @@ class Trainer:
 
     def _set_up_torch(self) -> None:
         torch.manual_seed(self.config.seed)
-        if self.config.deterministic:
-            # What cuBLAS needs to be told before its first call.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(self.config.deterministic)
         # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
         torch.backends.cuda.enable_cudnn_sdp(False)
 
@@ -228,33 +226,22 @@ class Trainer:
     def _begin(self) -> TrainingState:
         """What is measured on the first training batches before a run starts; nothing is left out at random there."""
         self.model.eval()
-        # A model that training starts from has been standardised by its own training data.
-        measured = self.model.video_encoder.tower.standardised and not self.start
-        estimated = self.experiment.score.bandwidth == "estimated" and not (self.start and self.start.whole)
-        if not measured and not estimated:
-            return TrainingState(step=0, epoch=0)
-        batches = self.main.batches(0)[:8]
-        clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
         tower = self.model.video_encoder.tower
-        if measured:
+        # A model that training starts from has been standardised by its own training data.
+        if tower.standardised and not self.start:
+            batches = self.main.batches(0)[:8]
+            clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
             with self.autocast():
                 features = [
                     frames if frames.dim() == 2 else tower.features(frames)
                     for frames in (self._pictures(part, None)[part.mask.to(self.world.device)] for part in clips)
                 ]
             tower.standardise(torch.cat(features).float())
-        if estimated:
-            with self.autocast():
-                texts = [self.model.text_encoder([pair.captions[0] for pair in batch]) for batch in batches]
-                videos = [self.model.video_encoder(self._pictures(part, None), part.mask) for part in clips]
-            self.model.head.estimate_bandwidth(zip(texts, videos, strict=True))
         return TrainingState(step=0, epoch=0)
 
     def _prepare_towers(self) -> None:
         towers = (self.model.text_encoder.tower.model, self.model.video_encoder.tower.model)
         for tower in towers:
-            if self.config.gradient_checkpointing:
-                tower.gradient_checkpointing_enable()  # type: ignore[operator]
             for layer in layers_of(tower) if self.config.compile else ():
                 # Layers are all alike: one is compiled, for any number of frames or words, and serves the others. A
                 # whole tower takes minutes.
@@ -336,7 +323,7 @@ class Trainer:
             None if read.similar is None else read.similar.to(world.device, non_blocking=True),
             None if read.replaced is None else read.replaced.map(lambda tensor: tensor.to(world.device)),
         )
-        rates = set_rates(self.optimiser, rate_factor(step, self.steps, config.warmup))
+        rates = set_rates(self.optimiser, rate_factor(step, self.steps))
         self.optimiser.zero_grad(set_to_none=True)
         seed = seed_for(config.seed, step)
         terms = backward_step(self.model, batch, world, config.micro_batch, seed, self.autocast, source.weight)
@@ -344,7 +331,7 @@ class Trainer:
         names = [field.name for field in fields(terms)]
         values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
         record = dict(zip(names, values, strict=True))
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm or math.inf))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM))
         if not math.isfinite(record["total"]) or not math.isfinite(norm):
             finite = math.isfinite(record["total"])
             what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
@@ -356,7 +343,7 @@ class Trainer:
             )
         self.optimiser.step()
         with torch.no_grad():
-            self.model.logit_scale.clamp_(max=math.log(self.experiment.loss.max_logit_scale))
+            self.model.logit_scale.clamp_(max=math.log(MAX_LOGIT_SCALE))
         if self.average:
             self.average.update(step + 1)
         rates = {f"lr/{name}": rate for name, rate in rates.items()}

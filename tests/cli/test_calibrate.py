@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from prota import ProTA
-from prota.library import calibration
-from prota.library.relevance import Relevance
+from prota.evaluation import calibration
+from prota.relevance import Relevance
 from tests.cli.test_commands import prota, succeeds
 
 pytestmark = pytest.mark.train

@@ -346,7 +346,7 @@ def test_ctrl_c_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("prota.samples.making.make_samples", interrupt)
+    monkeypatch.setattr("prota.samples.copying.copy_samples", interrupt)
     said = prota("samples", tmp_path / "clips")
     assert (said.returncode, said.stdout) == (130, "")
     assert said.stderr.splitlines()[-1] == "prota: interrupted; nothing that was there before is lost"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from prota.experiment import Experiment
-from prota.library.relevance import Fit, Relevance
 from prota.model import ProTA
+from prota.relevance import Fit, Relevance
 from prota.training.checkpoint import RunFolder
 from prota.types import PreparedTokens
 from tests.cli.test_commands import prota, succeeds

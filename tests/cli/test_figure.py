@@ -94,9 +94,9 @@ def test_mistakes_get_one_line(arguments: list[str], code: int, said: str, tmp_p
 
 
 def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ImportError\n", encoding="utf-8")
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n", encoding="utf-8")
     from tests.processes import REPOSITORY
 
     result = prota("figure", "ablation", "gone", "-o", "a.png", PYTHONPATH=f"{tmp_path}:{REPOSITORY}", cwd=tmp_path)
     assert result.returncode == 1
-    assert result.stderr == "prota: figures need matplotlib, which is not installed: pip install matplotlib\n"
+    assert result.stderr == "prota: figures need matplotlib: pip install matplotlib\n"

@@ -27,7 +27,7 @@ from prota.library.segments import SegmentPlan
 from prota.library.store import Store
 from prota.library.walk import FoundFile
 from prota.model import ProTA
-from tests.cluster.conftest import NODE
+from tests.cluster.conftest import NODE, workers
 from tests.frames.clips import write_clip
 from tests.library.object_store import BUCKET, Proxy, now_and_then
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -81,21 +81,6 @@ def same(one: dict[tuple[str, int], dict[str, Any]], other: dict[tuple[str, int]
     return {key: repr(row) for key, row in one.items()} == {key: repr(row) for key, row in other.items()}
 
 
-def encoders(node: Any) -> list[int]:
-    """Processes of a node that encode."""
-    raylet = node.all_processes["raylet"][0].process.pid
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            # The name is in brackets and may hold anything.
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == raylet and "Encoder" in (process / "cmdline").read_text():
-                found.append(int(process.name))
-        except (OSError, ValueError):
-            continue
-    return found
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -> tuple[Path, IndexReport]:
     """The library of a single machine."""
@@ -140,7 +125,7 @@ class Faults:
 
     def __call__(self, report: IndexReport) -> None:
         if not self.killed and report.indexed >= self.killing:
-            number = next(number for node in self.cluster.list_all_nodes() for number in encoders(node))
+            number = next(number for node in self.cluster.list_all_nodes() for number in workers(node, "Encoder"))
             os.kill(number, signal.SIGKILL)
             self.killed.append(number)
         if self.node is not None and report.indexed >= self.leaving:

@@ -9,6 +9,7 @@ import pytest
 
 from prota.data.splits import DataError
 from prota.data.videos import find_videos
+from tests.processes import not_root
 
 
 def put(folder: Path, *names: str) -> None:
@@ -123,7 +124,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         find_videos(tmp_path / "nothing", ["a"])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+@not_root
 def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0)
     with pytest.raises(DataError, match="locked cannot be read: Permission denied"):

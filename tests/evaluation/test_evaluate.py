@@ -35,7 +35,6 @@ CASES = {
     "usual-sizes": ("prota", [], "none", "captions", USUAL),
     "dsl-by-videos": ("prota", [], "dsl", "videos", SMALL),
     "qbnorm": ("lda", [], "qbnorm", "captions", SMALL),
-    "depends-on-the-block": ("dpa", ["score.bandwidth=batch"], "none", "captions", SMALL),
 }
 SIZES = (2, 3)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.patches import Ellipse
 
-from prota.figures.distributions import _directions, _ellipse, choose_pair, collect, draw
+from prota.figures.distributions import _directions, _ellipse, _places, choose_pair, collect, draw
 from prota.figures.drawing import FigureError, render
 from prota.figures.ranked import Choice, RankedSplit
 
@@ -23,6 +24,38 @@ def test_an_ellipse_is_the_gaussian_seen_along_two_directions() -> None:
     turned = np.array([[math.cos(turn), -math.sin(turn), 0.0], [math.sin(turn), math.cos(turn), 0.0]])
     assert _ellipse(sigma, turned) == pytest.approx((3, 1, 30))
     assert _ellipse(np.full(3, 0.5), turned)[:2] == pytest.approx((0.5, 0.5))
+
+
+def clusters(count: int = 20, width: int = 16) -> np.ndarray:
+    generator = np.random.default_rng(0)
+    centres = generator.normal(0, 3, (3, width))
+    return np.concatenate([centre + generator.normal(0, 0.5, (count, width)) for centre in centres])
+
+
+def test_clusters_stay_together_and_apart() -> None:
+    places = _places(clusters())
+    assert places.mean(axis=0) == pytest.approx([0, 0], abs=1e-9)
+    assert (places**2).sum(axis=1).mean() == pytest.approx(1)
+    distances = ((places[:, None] - places[None]) ** 2).sum(-1)
+    np.fill_diagonal(distances, np.inf)
+    owner = np.arange(60) // 20
+    assert (owner[distances.argmin(axis=1)] == owner).all()
+    assert np.array_equal(places, _places(clusters()))
+
+
+@pytest.mark.parametrize("count", [2, 5, 12, 60])
+def test_the_last_digit_does_not_decide(count: int) -> None:
+    """Encoders on another number of threads give slightly other tokens; the figure is to stay the same."""
+    points = clusters(count)
+    moved = points + 1e-7 * np.random.default_rng(1).normal(size=points.shape)
+    assert np.abs(_places(points) - _places(moved)).max() < 1e-2
+
+
+@pytest.mark.parametrize(
+    "points", [clusters(1), np.repeat(np.eye(3), 4, axis=0), 1e6 * clusters(3)], ids=["few", "doubled", "far apart"]
+)
+def test_odd_points_have_finite_places(points: np.ndarray) -> None:
+    assert np.isfinite(_places(points)).all()
 
 
 def test_directions_are_those_of_the_map() -> None:
@@ -66,7 +99,9 @@ def test_points_are_drawn_without_ellipses(points: RankedSplit, gaussians: Ranke
     assert numbers.panels[0].text.log_var is None
     left, right = draw(numbers).axes
     tokens = len(numbers.panels[1].text.tokens) + 8
-    assert (len(left.patches), len(right.patches)) == (0, tokens)
+    ellipses = [sum(isinstance(patch, Ellipse) for patch in axes.patches) for axes in (left, right)]
+    assert ellipses == [0, tokens]
+    assert {text.get_text() for text in left.texts} == set(numbers.panels[0].text.tokens) - {""}
     assert [line.get_marker() for line in left.get_lines()] == ["o", "s", "^"]
     assert "tokens are points" in left.get_xlabel()
     assert left.get_xlim() == right.get_xlim()

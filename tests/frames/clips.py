@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from prota.frames.decode import Timeline, decode_chosen
+from prota.frames.timeline import Transform
+
 STEP = 8
 """Grey levels between neighbours; up to 30 frames can be told apart."""
 
@@ -57,3 +60,9 @@ def write_clip(
 def number_of(frame: np.ndarray[Any, Any]) -> int:
     """Which frame of a written clip this is."""
     return round(float(frame[frame.shape[0] * 3 // 4 :].mean()) / STEP)
+
+
+def decode_frames(path: Path, wanted: Sequence[int], transform: Transform | None = None) -> tuple[Timeline, list[Any]]:
+    """The timeline of a clip and the frames of these numbers."""
+    timeline, _, frames = decode_chosen(path, lambda timeline: wanted, transform)
+    return timeline, frames

@@ -13,6 +13,7 @@ import numpy as np
 
 from prota.frames.decode import decode_chosen
 from prota.frames.sampling import uniform_indices
+from prota.frames.timeline import Picture, Timeline
 
 
 def double(number: int) -> int:
@@ -48,17 +49,16 @@ def note_and_hang(folder: str) -> None:
     threading.Event().wait()
 
 
-def decode_all(argument: tuple[str, Any]) -> Any:
-    """A job: the timeline and all frames, or those of a uniform choice."""
-    path, backend = argument
-    timeline, _, frames = decode_chosen(path, lambda timeline: range(len(timeline.times)), None, backend)
+def decode_all(path: str) -> tuple[Timeline, list[Picture]]:
+    """The timeline and all frames."""
+    timeline, _, frames = decode_chosen(path, lambda timeline: range(len(timeline.times)))
     return timeline, frames
 
 
 def decode_uniform(path: str) -> tuple[int, int, list[tuple[int, ...]], tuple[int, int]]:
     """A job: frames in the timeline, frames chosen, their shapes, the size that the timeline names."""
     timeline, chosen, frames = decode_chosen(
-        path, lambda timeline: uniform_indices(timeline.times, timeline.duration, 12).tolist(), backend="pyav"
+        path, lambda timeline: uniform_indices(timeline.times, timeline.duration, 12).tolist()
     )
     shapes = sorted({frame.shape for frame in frames})
     return len(timeline.times), len(chosen), shapes, (timeline.height, timeline.width)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
 import json
 import os
 import pickle
@@ -15,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prota.files import hold
 from prota.frames import shards
 from prota.frames.cache import CacheError, CachePlan, FrameCache, Progress, fill_cache
-from prota.frames.decode import Backend, decode_frames
 from prota.frames.sampling import middle_indices, uniform_indices
 from prota.frames.transforms import to_square
-from tests.frames.clips import write_clip
+from tests.frames.clips import decode_frames, write_clip
 from tests.processes import REPOSITORY
 
 pytestmark = pytest.mark.process
@@ -142,21 +140,11 @@ def test_a_killed_writer_is_continued(videos: dict[str, Path], tmp_path: Path) -
     check(folder, videos)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed")
-def test_a_cache_made_with_opencv_is_the_same(videos: dict[str, Path], tmp_path: Path) -> None:
-    report = fill_cache(tmp_path, videos, PLAN, workers=1, backend="opencv")
-    assert (report.decoded, report.quarantined.keys()) == (9, {"empty", "text"})
-    check(tmp_path, videos)
-
-
-@pytest.mark.parametrize("backend", ["pyav", "opencv"])
-def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Path, backend: Backend) -> None:
-    """With either decoder the same frames, those of a clip that ends there; shorter clips are as without a limit."""
-    if importlib.util.find_spec({"pyav": "av", "opencv": "cv2"}[backend]) is None:
-        pytest.skip(f"{backend} is not installed")
+def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Path) -> None:
+    """The frames of a clip that ends there; shorter clips are as without a limit."""
     # 0.8 s at 25 frames a second: of v20 everything, of v22 and longer clips the first 20 frames.
     plan = CachePlan(4, 3, 16, max_seconds=0.8)
-    fill_cache(tmp_path / "cache", good(videos), plan, workers=1, backend=backend)
+    fill_cache(tmp_path / "cache", good(videos), plan, workers=1)
     cache = FrameCache.open(tmp_path / "cache")
     assert cache.plan == plan
     for id in cache.ids:
@@ -227,10 +215,8 @@ def test_another_plan_a_second_writer_and_foreign_folders_are_refused(videos: di
     fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     with pytest.raises(CacheError, match=r"jitter = 3, not 1; size = 16, not 32: use another folder"):
         fill_cache(tmp_path / "cache", one, CachePlan(4, 1, 32), workers=1)
-    with (tmp_path / "cache" / "lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(CacheError, match="another process is filling"):
-            fill_cache(tmp_path / "cache", one, PLAN, workers=1)
+    with hold(tmp_path / "cache" / "lock"), pytest.raises(CacheError, match="another process is filling"):
+        fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").touch()
     with pytest.raises(CacheError, match="not empty and not a frame cache"):

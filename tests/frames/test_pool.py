@@ -15,7 +15,7 @@ import pytest
 
 from prota.frames.pool import DecodePool, Outcome
 from tests.frames.jobs import double, large, misbehave
-from tests.processes import LIMIT, REPOSITORY, gone, python, wait_until
+from tests.processes import LIMIT, REPOSITORY, gone, posix, python, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -147,8 +147,10 @@ with DecodePool(workers=2, timeout=1e9) as pool:
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "ctrl-c"])
-def test_workers_go_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
+@posix
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_workers_go_with_their_parent(tmp_path: Path, name: str) -> None:
+    how = signal.Signals[name]
     with python("-c", PARENT, tmp_path, process_group=0) as parent:
         wait_until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
         pids = [int(path.stem) for path in tmp_path.glob("*.worker")]

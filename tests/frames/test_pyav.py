@@ -17,8 +17,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from prota.frames import pyav
-from prota.frames.decode import DecodeError, decode_chosen, decode_frames, read_timeline
-from tests.frames.clips import number_of, write_clip
+from prota.frames.decode import DecodeError, decode_chosen, read_timeline
+from tests.frames.clips import decode_frames, number_of, write_clip
 
 
 def announce_a_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,10 +35,8 @@ def announce_a_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_packets_that_are_never_shown_do_not_shift_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_clip(tmp_path / "clip.mp4")
     announce_a_ghost(monkeypatch)
-    assert len(read_timeline(path, backend="pyav").times) == 31
-    with pytest.raises(DecodeError, match="announced but never shown"):
-        decode_frames(path, [1], backend="pyav")
-    timeline, chosen, frames = decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1], backend="pyav")
+    assert len(read_timeline(path).times) == 31
+    timeline, chosen, frames = decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1])
     assert len(timeline.times) == 30
     assert chosen == [1, 29] == [number_of(frame) for frame in frames]
 
@@ -48,10 +46,10 @@ def test_a_frame_that_is_never_shown_is_the_one_seen_at_its_time(
 ) -> None:
     path = write_clip(tmp_path / "clip.mp4")
     announce_a_ghost(monkeypatch)
-    timeline, chosen, frames = decode_chosen(path, lambda timeline: [0, 1, 2, 30], backend="pyav", counted=False)
+    timeline, chosen, frames = decode_chosen(path, lambda timeline: [0, 1, 2, 30], counted=False)
     assert (len(timeline.times), timeline.counted, chosen) == (31, False, [0, 1, 2, 30])
     assert [number_of(frame) for frame in frames] == [0, 0, 1, 29]
-    timeline, _, frames = decode_chosen(path, lambda timeline: [0, 1, 2], backend="pyav", counted=True)
+    timeline, _, frames = decode_chosen(path, lambda timeline: [0, 1, 2], counted=True)
     assert (len(timeline.times), timeline.counted) == (30, True)
     assert [number_of(frame) for frame in frames] == [0, 1, 2]
 
@@ -66,7 +64,7 @@ def test_packets_without_their_pictures_are_not_painted_over(tmp_path: Path, mon
 
     monkeypatch.setattr(pyav, "_packets", twice_as_long)
     with pytest.raises(DecodeError, match="only 30 of 60 announced frames could be read"):
-        decode_chosen(path, lambda timeline: [55], backend="pyav", counted=False)
+        decode_chosen(path, lambda timeline: [55], counted=False)
 
 
 QUARTERS = np.zeros((48, 64, 3), dtype=np.uint8)
@@ -100,7 +98,7 @@ def test_mirrored_clips_come_upright(
     a, b, c, d = matrix
     other = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     path.write_bytes(written[:place] + other + written[place + len(other) :])
-    timeline, (frame,) = decode_frames(path, [0], backend="pyav")
+    timeline, (frame,) = decode_frames(path, [0])
     assert frame.shape == expected.shape == (timeline.height, timeline.width, 3)
     assert np.abs(frame.astype(int) - expected).mean() < 25
 
@@ -114,7 +112,7 @@ def test_photographs_come_upright(orientation: int, extension: str, tmp_path: Pa
     path = tmp_path / f"picture.{extension}"
     picture.save(path, exif=exif, quality=95)
     expected = np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("RGB"))
-    _, (frame,) = decode_frames(path, [0], backend="pyav")
+    _, (frame,) = decode_frames(path, [0])
     assert frame.shape == expected.shape
     assert np.abs(frame.astype(int) - expected).mean() < 20
 
@@ -144,7 +142,7 @@ def test_a_seek_that_lands_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.
             yield Astray(container), stream
 
     monkeypatch.setattr(pyav, "_opened", opened)
-    _, frames = decode_frames(path, [2, 13, 25], backend="pyav")
+    _, frames = decode_frames(path, [2, 13, 25])
     assert seeks
     assert [number_of(frame) for frame in frames] == [2, 13, 25]
 
@@ -169,26 +167,26 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_parts_of_one_file_scan_it_once(tmp_path: Path, scans: list[str]) -> None:
     first, second = write_clip(tmp_path / "first.mp4"), write_clip(tmp_path / "second.mp4")
     for start in (0, 10, 20):
-        _, frames = decode_frames(first, range(start, start + 10), backend="pyav")
+        _, frames = decode_frames(first, range(start, start + 10))
         assert [number_of(frame) for frame in frames] == list(range(start, start + 10))
     assert scans == ["first.mp4"]
-    read_timeline(second, backend="pyav")
-    read_timeline(first, backend="pyav")
+    read_timeline(second)
+    read_timeline(first)
     assert scans == ["first.mp4", "second.mp4", "first.mp4"], "one is kept, not all"
 
 
 def test_a_file_that_changed_is_scanned_again(tmp_path: Path, scans: list[str]) -> None:
     path = write_clip(tmp_path / "clip.mp4", 30)
-    assert len(read_timeline(path, backend="pyav").times) == 30
+    assert len(read_timeline(path).times) == 30
     write_clip(path, 20)
-    assert len(read_timeline(path, backend="pyav").times) == 20
+    assert len(read_timeline(path).times) == 20
     os.utime(path, ns=(0, 0))
-    read_timeline(path, backend="pyav")
+    read_timeline(path)
     assert len(scans) == 3
     path.write_bytes(b"no video any more")
     for _ in range(2):
         with pytest.raises(DecodeError, match="cannot be opened"):
-            read_timeline(path, backend="pyav")
+            read_timeline(path)
 
 
 def test_a_timeline_that_came_from_decoding_is_kept_too(
@@ -197,7 +195,7 @@ def test_a_timeline_that_came_from_decoding_is_kept_too(
     path = write_clip(tmp_path / "clip.mp4")
     announce_a_ghost(monkeypatch)
     for _ in range(2):
-        timeline, chosen, _ = decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1], backend="pyav")
+        timeline, chosen, _ = decode_chosen(path, lambda timeline: [1, len(timeline.times) - 1])
         assert chosen == [1, 29]
     assert len(scans) == 2, "packets, then pictures, and no third time"
     with pytest.raises(ValueError, match="read-only"):
@@ -219,9 +217,9 @@ def test_a_broken_frame_on_the_way_to_another_is_an_error(tmp_path: Path) -> Non
     """It may be made of the damaged one, which the decoder would paint over in silence."""
     options = {"g": "30", "bf": "0", "sc_threshold": "1000000000"}
     path = damage(write_clip(tmp_path / "clip.mkv", codec="mpeg2video", noise=True, options=options), 12)
-    decode_frames(path, [3], backend="pyav")
+    decode_frames(path, [3])
     with pytest.raises(DecodeError, match="could be read"):
-        decode_frames(path, [20], backend="pyav")
+        decode_frames(path, [20])
 
 
 def test_after_a_jump_only_what_is_shown_before_the_keyframe_may_be_broken(tmp_path: Path) -> None:
@@ -264,12 +262,12 @@ def test_a_frame_that_the_decoder_calls_damaged_is_not_given_away(
             yield SimpleNamespace(pts=stamp, is_corrupt=True, key_frame=False) if frame.pts == stamp else frame
 
     monkeypatch.setattr(pyav, "_pictures", pictures)
-    decode_frames(path, [3, 4], backend="pyav")
+    decode_frames(path, [3, 4])
     for wanted in ([4, 5], [4, 6], [7]):
         with pytest.raises(DecodeError, match="a frame that was asked for is damaged, or one that it is built on"):
-            decode_frames(path, wanted, backend="pyav")
+            decode_frames(path, wanted)
     monkeypatch.setattr(pyav, "_walk", partial(_from_the_start, pyav._walk))
-    decode_frames(path, [4, 8, 20], backend="pyav")
+    decode_frames(path, [4, 8, 20])
 
 
 def _from_the_start(walk: Callable[..., Any], *arguments: Any, seek: bool) -> Any:

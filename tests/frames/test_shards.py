@@ -11,6 +11,7 @@ import pytest
 
 from prota.frames import shards
 from prota.frames.shards import CacheError, CachePlan, ShardWriter, claim, read_plan, read_shards, shard_problem, tidy
+from tests.processes import posix
 
 
 def fill(folder: Path, counts: list[int], size: int = 4) -> None:
@@ -46,6 +47,7 @@ def test_leftovers_are_removed_and_shards_kept(tmp_path: Path) -> None:
     assert "not what its index says" in str(shard_problem(tmp_path, "shard-00000", 6, 4))
 
 
+@posix
 def test_a_shard_gets_its_name_when_all_of_it_is_on_disk_and_its_index_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

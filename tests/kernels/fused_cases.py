@@ -17,11 +17,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]
 # (largest difference of a score, relative difference of a gradient's norm): the rounding of tokens to the dtype.
 TOLERANCES = {torch.float32: (2e-6, 2e-4), torch.float16: (1e-3, 2e-2), torch.bfloat16: (8e-3, 6e-2)}
-FUSED_VARIANTS = {
-    name: row
-    for name, row in SCORE_VARIANTS.items()
-    if row.get("aggregation") != "pooling" and row.get("bandwidth") not in ("batch", "learned")
-}
+FUSED_VARIANTS = {name: row for name, row in SCORE_VARIANTS.items() if row.get("aggregation") != "pooling"}
 
 
 def make(
@@ -33,8 +29,6 @@ def make(
         for parameter in head.parameters():
             # Variances near those that training starts from: far larger ones are all that a score is then made of.
             parameter.add_(0.1 * torch.randn_like(parameter))
-        if head.config.bandwidth == "estimated":
-            head.bandwidth_estimate.fill_(1.7)
     head = head.to(DEVICE)
     common = torch.randn(width, dtype=torch.float64)
     sides = []

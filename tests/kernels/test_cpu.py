@@ -20,11 +20,7 @@ from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens
 from tests.cases import SCORE_VARIANTS, random_head
 
-SUPPORTED = {
-    name: row
-    for name, row in SCORE_VARIANTS.items()
-    if row.get("aggregation") != "pooling" and row.get("bandwidth") != "batch"
-}
+SUPPORTED = {name: row for name, row in SCORE_VARIANTS.items() if row.get("aggregation") != "pooling"}
 # Errors are about 3e-7 of the largest score, as those of the reference in float32: rounding to 6e-8 times a few sums.
 TOLERANCE = 2e-6
 
@@ -70,8 +66,7 @@ def agree(head: ScoreHead, texts: PreparedTokens, videos: PreparedTokens, tolera
     """The kernel on float32 tokens, the reference on the same numbers in float64; relative to the largest score."""
     texts, videos = texts.to(torch.float32), videos.to(torch.float32)
     assert cpu.supports(head.config, texts, videos) is None
-    bandwidth = float(torch.as_tensor(head.bandwidth))
-    actual = cpu.score(texts, videos, head.config, bandwidth)
+    actual = cpu.score(texts, videos, head.config)
     expected = head.reference_score(texts.to(torch.float64), videos.to(torch.float64))
     assert actual.dtype == torch.float32
     assert actual.shape == expected.shape
@@ -108,7 +103,7 @@ def test_threads_change_nothing(texts: int, videos: int) -> None:
     try:
         for threads in (1, 2, 3, 16):
             torch.set_num_threads(threads)
-            scores.append(cpu.score(*sides, head.config, 1.0))
+            scores.append(cpu.score(*sides, head.config))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(score, scores[0]) for score in scores)
@@ -148,7 +143,7 @@ def test_equal_tokens() -> None:
     token = torch.randn(16, dtype=torch.float64).expand(2, 3, 16)
     tokens = Tokens(token.contiguous(), torch.ones(2, 3, dtype=torch.bool))
     texts, videos = head.prepare_texts(tokens).to(torch.float32), head.prepare_videos(tokens).to(torch.float32)
-    torch.testing.assert_close(cpu.score(texts, videos, head.config, 1e-3), torch.ones(2, 2), rtol=0, atol=1e-3)
+    torch.testing.assert_close(cpu.score(texts, videos, head.config), torch.ones(2, 2), rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize(("similarity", "nearest"), [("offset", 1.5), ("printed", 0.0)])
@@ -157,7 +152,7 @@ def test_distances_of_zero(similarity: str, nearest: float) -> None:
     direction, spread = torch.zeros(1, 2, 16), torch.ones(1, 2, 16)
     direction[..., 0] = 1.0
     tokens = PreparedTokens(direction, spread, torch.full((1, 2), 0.5), torch.ones(1, 2, dtype=torch.bool))
-    score = cpu.score(tokens, tokens, ScoreConfig(similarity=similarity), 1.0)
+    score = cpu.score(tokens, tokens, ScoreConfig(similarity=similarity))
     assert float(score) == pytest.approx(nearest - 1e-6, abs=3e-7)
 
 
@@ -166,16 +161,16 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     head = random_head(16, ScoreConfig()).float()
     texts, videos = (side.to(dtype) for side in prepared(head.double(), 3, 18, 5, 4, 16))
     expected = head.reference_score(texts, videos)
-    torch.testing.assert_close(cpu.score(texts, videos, head.config, 1.0), expected, rtol=0, atol=TOLERANCE)
+    torch.testing.assert_close(cpu.score(texts, videos, head.config), expected, rtol=0, atol=TOLERANCE)
 
 
 def test_tensors_of_any_layout() -> None:
     head = random_head(16, ScoreConfig())
     texts, videos = (side.to(torch.float32) for side in prepared(head, 4, 20, 7, 5, 16))
-    expected = cpu.score(texts, videos, head.config, 1.0)
+    expected = cpu.score(texts, videos, head.config)
     strided = videos.map(lambda tensor: tensor.transpose(0, 1).contiguous().transpose(0, 1))
     assert not strided.direction.is_contiguous()
-    assert torch.equal(cpu.score(texts[1:], strided[3:], head.config, 1.0), expected[1:, 3:])
+    assert torch.equal(cpu.score(texts[1:], strided[3:], head.config), expected[1:, 3:])
 
 
 @pytest.mark.parametrize("variant", SUPPORTED)
@@ -183,10 +178,9 @@ def test_a_score_depends_on_its_pair_alone(variant: str) -> None:
     """To the last bit, so that identical videos tie: by itself, among others, at another place, as row or as lane."""
     head = random_head(20, ScoreConfig(**SUPPORTED[variant]))
     texts, videos = (side.to(torch.float32) for side in prepared(head, 5, 33, 7, 5, 20))
-    bandwidth = float(torch.as_tensor(head.bandwidth))
 
     def scores(texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
-        return cpu.score(texts, videos, head.config, bandwidth)
+        return cpu.score(texts, videos, head.config)
 
     whole, order = scores(texts, videos), torch.randperm(33)
     assert torch.equal(scores(texts, videos[order]), whole[:, order])
@@ -199,8 +193,8 @@ def test_a_score_depends_on_its_pair_alone(variant: str) -> None:
 def test_no_items() -> None:
     head = random_head(8, ScoreConfig())
     texts, videos = (side.to(torch.float32) for side in prepared(head, 3, 2, 4, 3, 8))
-    assert cpu.score(texts[:0], videos, head.config, 1.0).shape == (0, 2)
-    assert cpu.score(texts, videos[:0], head.config, 1.0).shape == (3, 0)
+    assert cpu.score(texts[:0], videos, head.config).shape == (0, 2)
+    assert cpu.score(texts, videos[:0], head.config).shape == (3, 0)
 
 
 def test_what_is_not_supported_is_said() -> None:
@@ -209,21 +203,18 @@ def test_what_is_not_supported_is_said() -> None:
     texts, videos = (side.to(torch.float32) for side in double)
     points = PreparedTokens(texts.direction, None, texts.weight, texts.mask)
     wide = PreparedTokens(torch.zeros(3, 3, 9), torch.zeros(3, 3, 9), videos.weight, videos.mask)
-    bare = PreparedTokens(texts.direction, texts.spread, None, texts.mask)
     usual = ScoreConfig()
     for (config, *sides), reason in (
         ((ScoreConfig(similarity="cosine", aggregation="pooling"), points, points), "pooling"),
-        ((ScoreConfig(bandwidth="batch"), texts, videos), "batch"),
         ((ScoreConfig(lambda_=1e-30), texts, videos), "below"),
         ((usual, *double), "float64"),
         ((usual, texts.to("meta"), videos), "on meta"),
-        ((usual, bare, videos), "no token weights"),
         ((usual, points, videos), "another kind of model"),
         ((usual, texts, wide), "width 8, videos 9"),
     ):
         assert reason in (cpu.supports(config, *sides) or ""), reason
         with pytest.raises(ValueError, match="cannot score this"):
-            cpu.score(*sides, config, 1.0)
+            cpu.score(*sides, config)
 
 
 def test_gradients_are_left_to_the_reference() -> None:
@@ -233,86 +224,6 @@ def test_gradients_are_left_to_the_reference() -> None:
     assert cpu.supports(head.config, texts, videos) is None
     with torch.enable_grad():
         assert "texts want gradients" in (cpu.supports(head.config, texts, videos) or "")
-        learned = ScoreConfig(bandwidth="learned")
-        assert "gradient" in (cpu.supports(learned, texts.detach(), videos) or "")
-
-
-def planted(width: int, standing_out: float) -> tuple[ScoreHead, PreparedTokens, PreparedTokens]:
-    """Text i is about video i; a few numbers of every token are much larger than the others, as CLIP's are."""
-    head = ScoreHead(width, ScoreConfig(), DistributionConfig())
-    base, scale = torch.randn(60, 1, width), torch.ones(width)
-    scale[:4] = standing_out
-    texts = Tokens((base + 4 * torch.randn(60, 12, width)) * scale, some_mask(60, 12, "ragged"))
-    videos = Tokens((base + 0.7 * torch.randn(60, 8, width)) * scale, some_mask(60, 8, "ragged"))
-    return head, head.prepare_texts(texts).without_source(), head.prepare_videos(videos).without_source()
-
-
-def rounding() -> None:
-    if not cpu._rounded_bytes(1):
-        pytest.skip("this CPU has no products of bytes")
-
-
-@pytest.mark.parametrize("width", [64, 100, 384, 512])
-@pytest.mark.parametrize("standing_out", [1.0, 8.0])
-def test_rounded_tokens_keep_the_order(width: int, standing_out: float) -> None:
-    rounding()
-    head, texts, videos = planted(width, standing_out)
-    exact = cpu.score(texts, videos, head.config, 1.0)
-    rounded = cpu.score(texts, videos, head.config, 1.0, int8=True)
-    error = rounded - exact
-    assert 0 < float(error.abs().max()) < 0.1 * float(exact.std())
-    if width >= 384 and standing_out > 1:
-        # Without turning the tokens before rounding, which a few large numbers would make coarse: 0.0025.
-        assert float(error.std()) < 0.0018 * float(exact.std())
-    right = torch.arange(60)
-    assert abs(int((exact.argmax(1) == right).sum()) - int((rounded.argmax(1) == right).sum())) <= 2
-    best, best_rounded = exact.topk(10).indices, rounded.topk(10).indices
-    assert float((best.unsqueeze(2) == best_rounded.unsqueeze(1)).any(2).float().mean()) > 0.9
-
-
-@pytest.mark.parametrize("variant", SUPPORTED)
-def test_rounded_tokens_of_every_setting(variant: str) -> None:
-    rounding()
-    head = random_head(96, ScoreConfig(**SUPPORTED[variant]))
-    texts, videos = (side.to(torch.float32) for side in prepared(head, 5, 19, 9, 6, 96))
-    bandwidth = float(torch.as_tensor(head.bandwidth))
-    exact = cpu.score(texts, videos, head.config, bandwidth)
-    rounded = cpu.score(texts, videos, head.config, bandwidth, int8=True)
-    torch.testing.assert_close(rounded, exact, rtol=0, atol=0.05 * max(1.0, float(exact.abs().max())))
-
-
-def test_videos_can_be_rounded_beforehand() -> None:
-    rounding()
-    head, texts, videos = planted(64, 1.0)
-    bank = cpu.round_tokens(videos)
-    # 64 bytes and a note of 64 instead of 64 floats, for either of direction and spread.
-    assert bank.direction.shape == (60, 8, 128)
-    expected = cpu.score(texts, videos, head.config, 1.0, int8=True)
-    assert torch.equal(cpu.score(texts, bank, head.config, 1.0), expected)
-
-
-def test_wide_spreads_in_half_precision_can_be_rounded() -> None:
-    """The sum of all spreads, from which their mean is taken, is beyond fp16."""
-    rounding()
-    head, texts, videos = planted(64, 1.0)
-    for items in (texts, videos):
-        assert items.spread is not None
-        items.spread[items.mask] += 400.0
-    videos = videos.to(torch.float16)
-    bank = cpu.round_tokens(videos)
-    assert bank.centre is not None
-    assert torch.allclose(bank.centre, torch.tensor(400.0), atol=0.1)
-    exact = cpu.score(texts, videos, head.config, 1.0)
-    torch.testing.assert_close(cpu.score(texts, bank, head.config, 1.0), exact, rtol=0.02, atol=0.02)
-
-
-def test_rounding_is_refused_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    head, texts, videos = planted(64, 1.0)
-    monkeypatch.setattr(cpu, "_rounded_bytes", lambda width: 0)
-    assert "no products of bytes" in (cpu.supports(head.config, texts, videos, int8=True) or "")
-    assert cpu.supports(head.config, texts, videos) is None
-    with pytest.raises(ValueError, match="cannot be rounded"):
-        cpu.round_tokens(videos)
 
 
 @pytest.mark.process
@@ -324,7 +235,6 @@ def test_shorter_vectors(target: str, tmp_path: Path, monkeypatch: pytest.Monkey
         pytest.skip("this CPU has no AVX2")
     library = cpu.declare(ctypes.CDLL(str(cpu_build.build(tmp_path, (target,)))))
     monkeypatch.setattr(cpu, "_library", lambda: library)
-    assert cpu._rounded_bytes(64) == 0
     for variant in ("prota", "printed", "dpa", "normalised", "lambda-max", "probabilistic-dot"):
         head = random_head(21, ScoreConfig(**SUPPORTED[variant]))
         agree(head, *prepared(head, 5, 19, 9, 6, 21, "scattered"))

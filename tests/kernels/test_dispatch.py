@@ -94,7 +94,7 @@ def test_using_changes_what_auto_means_and_nothing_else() -> None:
 def test_one_thread_does_not_choose_for_another() -> None:
     head, texts, videos = prepared()
     with ThreadPoolExecutor(1) as other, dispatch.using("reference"):
-        chosen = other.submit(dispatch.choose, head.config, single(texts), single(videos), "auto", 1.0).result()
+        chosen = other.submit(dispatch.choose, head.config, single(texts), single(videos), "auto").result()
     assert chosen == HOME
 
 
@@ -128,38 +128,20 @@ def test_gpus_that_are_too_old_are_left_to_the_reference(monkeypatch: pytest.Mon
     head, texts, videos = prepared()
     monkeypatch.setattr(dispatch, "_on_gpu", lambda tokens: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    assert dispatch.choose(head.config, single(texts), single(videos), "auto", 1.0) == "reference"
+    assert dispatch.choose(head.config, single(texts), single(videos), "auto") == "reference"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert dispatch.choose(head.config, single(texts), single(videos), "auto", 1.0) == "triton"
+    assert dispatch.choose(head.config, single(texts), single(videos), "auto") == "triton"
 
 
-@pytest.mark.parametrize(
-    ("score", "reason"),
-    [
-        ({"similarity": "cosine", "aggregation": "pooling"}, "pooling"),
-        ({"bandwidth": "batch"}, "bandwidth='batch'"),
-    ],
-)
-def test_what_a_backend_cannot_is_refused_where_it_was_asked_for(score: dict[str, object], reason: str) -> None:
-    head, texts, videos = prepared(**score)
+def test_what_a_backend_cannot_is_refused_where_it_was_asked_for() -> None:
+    head, texts, videos = prepared(similarity="cosine", aggregation="pooling")
     texts, videos = (items.to(torch.float32) for items in (texts, videos))
     for backend in ("triton", "cpu"):
-        with pytest.raises(ValueError, match=f"backend='{backend}' cannot compute this score: .*{reason}"):
+        with pytest.raises(ValueError, match=f"backend='{backend}' cannot compute this score: .*pooling"):
             head.score(texts, videos, backend)
     with dispatch.recorded() as ran:
         head.float().score(texts, videos)
     assert ran == ["reference"]
-
-
-@pytest.mark.interpreter
-@needs_triton
-def test_a_learned_bandwidth_is_fused_only_without_its_gradient() -> None:
-    head, texts, videos = prepared(bandwidth="learned")
-    with pytest.raises(ValueError, match="gradient of the bandwidth"):
-        head.score(single(texts), single(videos), "triton")
-    with torch.no_grad(), dispatch.recorded() as ran:
-        head.score(single(texts), single(videos), "triton")
-    assert ran == ["triton"]
 
 
 @pytest.mark.interpreter
@@ -189,7 +171,7 @@ def test_without_triton_the_reference_serves_and_says_so_once(
     monkeypatch.setattr(dispatch, "_on_gpu", lambda tokens: True)
     with caplog.at_level(logging.WARNING), dispatch.recorded() as ran:
         for _ in range(3):
-            assert dispatch.choose(head.config, texts, videos, "auto", 1.0) == "reference"
+            assert dispatch.choose(head.config, texts, videos, "auto") == "reference"
     assert not ran
     assert [record.getMessage() for record in caplog.records] == [
         "scores are computed by the reference, not by the fused kernels: triton is not installed"

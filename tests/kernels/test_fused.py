@@ -47,7 +47,7 @@ def compare(score: dict[str, object], shape: tuple[int, int, int, int], dtype: t
     expected, expected_gradients = score_and_gradients(head, texts, videos, head.reference_score, into)
 
     def fused_score(left: PreparedTokens, right: PreparedTokens) -> Tensor:
-        return fused.score(single(left), single(right), head.config, float(head.bandwidth), dtype)
+        return fused.score(single(left), single(right), head.config, dtype)
 
     actual, gradients = score_and_gradients(head, texts, videos, fused_score, into)
     absolute, relative = TOLERANCES[dtype]
@@ -96,7 +96,7 @@ def test_wide_spreads_that_swamp_the_means(similarity: str, weighting: str) -> N
     expected, expected_gradients = score_and_gradients(head, texts, videos, head.reference_score, into)
 
     def fused_score(left: PreparedTokens, right: PreparedTokens) -> Tensor:
-        return fused.score(single(left), single(right), head.config, 1.0)
+        return fused.score(single(left), single(right), head.config)
 
     actual, gradients = score_and_gradients(head, texts, videos, fused_score, into)
     assert float(expected.abs().max()) > 5
@@ -114,7 +114,7 @@ def test_padding_is_below_frames_however_wide(similarity: str) -> None:
     right = PreparedTokens(right.direction, wide, right.weight, right.mask)
     assert (~right.mask).any()
     expected = head.reference_score(left, right)
-    actual = fused.score(single(left), single(right), head.config, 1.0)
+    actual = fused.score(single(left), single(right), head.config)
     torch.testing.assert_close(actual.double(), expected, rtol=2e-5, atol=0)
 
 
@@ -136,10 +136,10 @@ def test_tiles_that_underflow_are_computed_again(monkeypatch: pytest.MonkeyPatch
     texts, videos = far_apart(head)
     expected = head.reference_score(texts, videos)
     assert float(expected.max()) < 0, "the case must be one of opposite tokens"
-    actual = fused.score(single(texts), single(videos), config, 1.0)
+    actual = fused.score(single(texts), single(videos), config)
     torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-7)
     monkeypatch.setattr(fused.Maths, "may_underflow", False)
-    unrepaired = fused.score(single(texts), single(videos), config, 1.0)
+    unrepaired = fused.score(single(texts), single(videos), config)
     assert not torch.allclose(unrepaired.double(), expected, rtol=1e-2), "nothing underflowed: the test tests nothing"
 
 
@@ -157,7 +157,7 @@ def test_gradients_of_tiles_that_underflow() -> None:
         return leaf.grad.double()
 
     expected = gradient(head.reference_score, torch.float64)
-    actual = gradient(lambda left, right: fused.score(left, right, config, 1.0), torch.float32)
+    actual = gradient(lambda left, right: fused.score(left, right, config), torch.float32)
     assert float((actual - expected).norm()) <= 1e-4 * float(expected.norm())
 
 
@@ -184,7 +184,7 @@ def operands() -> tuple[Any, Any, Tensor]:
 
 def test_blocks_of_texts_change_no_gradient() -> None:
     texts, videos, into = operands()
-    maths = fused.Maths.of(ScoreConfig(), 1.0)
+    maths = fused.Maths.of(ScoreConfig())
     whole = fused.gradients(texts, videos, into, maths)
     blocks = fused.gradients(texts, videos, into, maths, workspace_bytes=1)
     for one, other in zip(whole, blocks, strict=True):
@@ -194,7 +194,7 @@ def test_blocks_of_texts_change_no_gradient() -> None:
 
 def test_equal_inputs_give_equal_gradients_to_the_last_bit() -> None:
     texts, videos, into = operands()
-    maths = fused.Maths.of(ScoreConfig(), 1.0)
+    maths = fused.Maths.of(ScoreConfig())
     first, second = (fused.gradients(texts, videos, into, maths) for _ in range(2))
     for one, other in zip(first, second, strict=True):
         assert all(torch.equal(left, right) for left, right in zip(one.tensors, other.tensors, strict=True))
@@ -203,7 +203,7 @@ def test_equal_inputs_give_equal_gradients_to_the_last_bit() -> None:
 def test_padding_gets_no_gradient() -> None:
     texts, videos, into = operands()
     for temperature in (100.0, "max"):
-        maths = fused.Maths.of(ScoreConfig(lambda_=temperature, xi=temperature), 1.0)
+        maths = fused.Maths.of(ScoreConfig(lambda_=temperature, xi=temperature))
         for side, gradient in zip((texts, videos), fused.gradients(texts, videos, into, maths), strict=True):
             padding = side.mask == 0
             assert padding.any()
@@ -217,7 +217,7 @@ def test_gradients_where_one_tensor_alone_wants_them_and_twice() -> None:
     with torch.no_grad():
         left, right = single(head.prepare_texts(texts)), single(head.prepare_videos(videos))
     found = []
-    for score in (head.float().reference_score, lambda one, other: fused.score(one, other, head.config, 1.0)):
+    for score in (head.float().reference_score, lambda one, other: fused.score(one, other, head.config)):
         weight = right.weight.clone().requires_grad_()
         scores = score(left, PreparedTokens(right.direction, right.spread, weight, right.mask))
         scores.sum().backward(retain_graph=True)
@@ -236,7 +236,7 @@ def test_gradients_of_gradients_are_refused() -> None:
     for items in leaves:
         for tensor in (items.direction, items.spread, items.weight):
             tensor.requires_grad_()
-    scores = fused.score(*leaves, head.config, 1.0)
+    scores = fused.score(*leaves, head.config)
     (gradient,) = torch.autograd.grad(scores.square().sum(), leaves[0].direction, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
@@ -247,6 +247,6 @@ def test_kernels_run_where_the_tokens_are() -> None:
     head, texts, videos = make({}, 3, 5, 4, 6)
     with torch.no_grad():
         left, right = single(head.prepare_texts(texts)), single(head.prepare_videos(videos))
-        expected = fused.score(left, right, head.config, 1.0)
-        elsewhere = fused.score(left.to("cuda:1"), right.to("cuda:1"), head.config, 1.0)
+        expected = fused.score(left, right, head.config)
+        elsewhere = fused.score(left.to("cuda:1"), right.to("cuda:1"), head.config)
     assert torch.equal(elsewhere.to(expected.device), expected)

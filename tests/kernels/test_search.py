@@ -36,8 +36,8 @@ SHAPES = [(1, 7, 100, 12, 10), (5, 31, 40, 5, 100), (3, 4, 90, 1, 5), (2, 33, 9,
 @pytest.mark.parametrize(("texts", "words", "videos", "frames", "k"), SHAPES)
 def test_the_best_come_first(texts: int, words: int, videos: int, frames: int, k: int) -> None:
     queries, clips = library(texts, words, videos, frames)
-    scores, places = top_k(queries, VideoBank.of(clips), k, CONFIG, 1.0)
-    every = fused.score(queries, clips, CONFIG, 1.0)
+    scores, places = top_k(queries, VideoBank.of(clips), k, CONFIG)
+    every = fused.score(queries, clips, CONFIG)
     expected, _ = sorted_top_k(every, k)
     assert scores.shape == (texts, min(k, 2 * videos))
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
@@ -59,8 +59,8 @@ def test_equal_scores_come_in_the_order_of_their_places(
 ) -> None:
     """Every video is there twice, in other tiles and at other places of them; one copy may be the last of the k."""
     config, queries, clips = ScoreConfig(similarity="cosine"), signs(texts, words), signs(videos, frames)
-    once = fused.score(queries, clips, config, 1.0)
-    scores, places = top_k(queries, VideoBank.of(PreparedTokens.cat([clips, clips])), k, config, 1.0)
+    once = fused.score(queries, clips, config)
+    scores, places = top_k(queries, VideoBank.of(PreparedTokens.cat([clips, clips])), k, config)
     expected, columns = sorted_top_k(torch.cat([once, once], dim=1), k)
     assert torch.equal(scores, expected)
     assert torch.equal(places, columns)
@@ -69,13 +69,13 @@ def test_equal_scores_come_in_the_order_of_their_places(
 def test_videos_that_are_not_allowed_are_not_found() -> None:
     queries, clips = library(3, 5, 50, 12)
     allowed = torch.rand(100, device=DEVICE) < 0.3
-    scores, places = top_k(queries, VideoBank.of(clips), 20, CONFIG, 1.0, allowed)
+    scores, places = top_k(queries, VideoBank.of(clips), 20, CONFIG, allowed)
     assert allowed[places].all()
-    every = fused.score(queries, clips, CONFIG, 1.0).masked_fill(~allowed, -1e9)
+    every = fused.score(queries, clips, CONFIG).masked_fill(~allowed, -1e9)
     torch.testing.assert_close(scores, sorted_top_k(every, 20)[0], rtol=0, atol=1e-6)
     few = torch.zeros(100, dtype=torch.bool, device=DEVICE)
     few[7] = True
-    scores, places = top_k(queries, VideoBank.of(clips), 5, CONFIG, 1.0, few)
+    scores, places = top_k(queries, VideoBank.of(clips), 5, CONFIG, few)
     assert (places[:, 0] == 7).all()
     assert torch.isinf(scores[:, 1:]).all()
 
@@ -111,9 +111,9 @@ def test_places_beyond_two_to_the_31() -> None:
     broken = torch.tensor([1, program], dtype=torch.int32, device=DEVICE)
     forward_kernel[(1,)](
         **fused.kernel_arguments(bank.videos, texts, tiling),
-        **fused.Maths.of(CONFIG, 1.0).arguments(careful=True),
+        **fused.Maths.of(CONFIG).arguments(careful=True),
         scores=scores, broken=broken, chosen=chosen, allowed=scores,
         OUTPUT="chosen", CHOSEN=program + 1, FILTER=False, REPAIR=True,
     )  # fmt: skip
-    expected = fused.score(queries, clips, CONFIG, 1.0)[0, : tiling.videos]
+    expected = fused.score(queries, clips, CONFIG)[0, : tiling.videos]
     torch.testing.assert_close(scores[program * tiling.videos :], expected, rtol=0, atol=1e-6)

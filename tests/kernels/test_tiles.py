@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, choose_tiling, operand, pad_words, power_of_two
+from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, centre, choose_tiling, pad_words, power_of_two
 from prota.types import PreparedTokens
 
 
@@ -43,7 +43,9 @@ def test_powers_of_two() -> None:
     assert [power_of_two(value) for value in (1, 2, 3, 4, 5, 33, 64)] == [1, 2, 4, 4, 8, 64, 64]
 
 
-def test_tokens_without_weights_are_no_operand() -> None:
-    items = PreparedTokens(torch.ones(1, 2, 4), None, None, torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="bandwidth='batch'"):
-        operand(items, None)
+def test_the_mean_of_many_spreads_in_half_precision_is_finite() -> None:
+    """Their sum is beyond fp16."""
+    mask = torch.ones(60, 8, dtype=torch.bool)
+    spread = torch.full((60, 8, 4), 400.0, dtype=torch.float16)
+    common = centre(PreparedTokens(torch.ones(60, 8, 4), spread, torch.ones(60, 8), mask))
+    assert torch.equal(common, torch.full((4,), 400.0))

@@ -15,14 +15,14 @@ import pytest
 from PIL import Image
 
 from prota.frames import pyav
-from prota.frames.decode import DecodeError, decode_frames
+from prota.frames.decode import DecodeError
 from prota.frames.pool import DecodePool
 from prota.frames.transforms import Extent, to_square
 from prota.library import reading
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.segments import SegmentPlan
 from tests.conftest import imported
-from tests.frames.clips import write_clip
+from tests.frames.clips import decode_frames, write_clip
 from tests.processes import LIMIT
 
 SMALL = SegmentPlan(frames=4, fps=2.0)
@@ -171,13 +171,12 @@ def test_a_part_is_bounded_by_default(tmp_path: Path) -> None:
 
 
 def test_thumbnails_are_small_jpegs_of_the_middle(film: Path) -> None:
-    for longest, size in ((160, (96, 64)), (48, (48, 32)), (1, (1, 1))):
-        content = read(film, thumbnail=longest)
-        assert len(content.thumbnails) == len(content)
-        for jpeg in content.thumbnails:
-            image = Image.open(io.BytesIO(jpeg))
-            assert (image.format, image.size, image.mode) == ("JPEG", size, "RGB")
-    middles = [colour_of(np.asarray(Image.open(io.BytesIO(jpeg)))) for jpeg in read(film).thumbnails]
+    content = read(film)
+    assert len(content.thumbnails) == len(content)
+    for jpeg in content.thumbnails:
+        image = Image.open(io.BytesIO(jpeg))
+        assert (image.format, image.size, image.mode) == ("JPEG", (96, 64), "RGB")
+    middles = [colour_of(np.asarray(Image.open(io.BytesIO(jpeg)))) for jpeg in content.thumbnails]
     # Of segment n the third frame, at n + 1.2 s.
     assert middles == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
 
@@ -230,27 +229,11 @@ def test_a_clip_of_one_shot_has_no_cuts(tmp_path: Path) -> None:
     assert read(write_clip(tmp_path / "clip.mp4", 30), replace(SMALL, shots=True)).cuts == ()
 
 
-def test_only_the_first_seconds_count(film: Path) -> None:
-    content = read(film, max_seconds=5.0)
-    assert (content.duration, content.total) == (5.0, 4)
-    assert content.ends[-1] == 5.0
-    assert content.times.max() < 5.0
-    assert read(film, replace(SMALL, shots=True), max_seconds=4.0).cuts == ()
-    assert read(film, max_seconds=100.0).duration == pytest.approx(12.0)
-
-
-def test_settings_of_the_decoder_reach_it(film: Path) -> None:
-    for threads in (0, 2):
-        np.testing.assert_array_equal(read(film, threads=threads).frames, read(film).frames)
-    with pytest.raises(DecodeError, match="'ffmpeg' is not known"):
-        read(film, backend="ffmpeg")
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("size", 0), ("thumbnail", 0), ("first", -1), ("count", 0), ("threads", -1), ("max_seconds", float("nan"))],
+    [("size", 0), ("first", -1), ("count", 0)],
 )
-def test_bad_requests_are_refused(name: str, value: float) -> None:
+def test_bad_requests_are_refused(name: str, value: int) -> None:
     settings: dict[str, Any] = {"size": 32, name: value}
     with pytest.raises(ValueError, match=f"{name} = {value} is not allowed; allowed: "):
         ReadRequest("film.mp4", SMALL, **settings)

@@ -14,10 +14,10 @@ from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES, RowFinder
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.relevance import Fit, Relevance
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.store import Store
+from prota.relevance import Fit, Relevance
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
@@ -186,30 +186,36 @@ def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
     assert torch.equal(again.model.logit_scale, model.logit_scale)
 
 
-def test_a_calibrated_model_says_when_nothing_matches(library: Library) -> None:
+def test_a_calibrated_model_says_when_nothing_matches(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(library.folder) as store:
         background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
         never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
-        strict = Searcher(store, library.model, relevance=Relevance(never, background))
+        strict = Searcher(store, library.model)
+        monkeypatch.setattr(library.model, "relevance", Relevance(never, background))
         hits = strict.search("red on the left", k=3)
         assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
         assert strict.good(hits) == []
-        mild = Searcher(store, library.model, relevance=Relevance(margin, background))
+        mild = Searcher(store, library.model)
+        monkeypatch.setattr(library.model, "relevance", Relevance(margin, background))
         hits = mild.search("red on the left", k=3)
         values = [hit.relevance for hit in hits]
         assert values == sorted(values, reverse=True)
         assert mild.good(hits)[0] == hits[0]
+    monkeypatch.undo()
     assert all(hit.relevance is None for hit in library.search("red on the left"))
 
 
 @pytest.mark.parametrize("exact_segments", [0, 1000])
-def test_a_filter_makes_a_small_library_of_a_large_one(library: Library, exact_segments: int) -> None:
+def test_a_filter_makes_a_small_library_of_a_large_one(
+    library: Library, exact_segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The best of few need not stand out as much as the best of many."""
     with Store.open(library.folder) as store:
         background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
         # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
         size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
-        searcher = Searcher(store, library.model, exact_segments, size)
+        monkeypatch.setattr(library.model, "relevance", size)
+        searcher = Searcher(store, library.model, exact_segments)
         whole = store.count()
         one = store.segments(["video_id"])["video_id"].to_pylist()[0]
         few = store.segments(["video_id"])["video_id"].to_pylist().count(one)

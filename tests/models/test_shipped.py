@@ -11,11 +11,10 @@ import torch
 from prota import ModelFolderError, ProTA
 from prota.experiment import Experiment
 from prota.library.library import Library
-from prota.library.relevance import Relevance
 from prota.model import model_folder
 from prota.models import shipped
-from prota.samples.making import make_samples
-from prota.samples.scenes import CLIPS
+from prota.relevance import Relevance
+from prota.samples.copying import CLIPS
 from prota.weights import read_weights
 from tests.library.worlds import toy_model, write_clips
 from tests.processes import REPOSITORY
@@ -70,15 +69,14 @@ def test_a_new_library_is_made_by_the_default(models: Path, tmp_path: Path) -> N
 # The model that comes with the package: it is whole, small enough, and finds things.
 
 FOLDER = shipped.MODELS / shipped.DEFAULT
-SHOWN = ("coffee", "flower", "coins", "horse")
+SHOWN = ("city", "coffee", "flower", "snowboard")
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("shipped")
-    make_samples(folder / "clips", clips=[clip for clip in CLIPS if clip.name in SHOWN])
     library = Library.open(folder / "library")
-    library.index(folder / "clips")
+    library.index([CLIPS / f"{name}.mp4" for name in SHOWN])
     return library
 
 
@@ -105,7 +103,7 @@ def test_its_settings_are_those_of_its_config_file() -> None:
     [
         ("a cup of coffee on a red saucer", "coffee"),
         ("a black and orange flower", "flower"),
-        ("a collection of ancient coins", "coins"),
+        ("a person snowboarding down a hill", "snowboard"),
     ],
 )
 def test_it_finds_what_is_there(library: Library, words: str, clip: str) -> None:

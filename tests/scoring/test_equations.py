@@ -89,12 +89,12 @@ def test_eq_3_kernel_mean() -> None:
 def test_eq_4_gram_blocks() -> None:
     config = ScoreConfig()
     joint = torch.nn.functional.normalize(torch.randn(5, 4, dtype=torch.float64), dim=-1)
-    whole = gram_block(joint @ joint.T, 1.0, config)
+    whole = gram_block(joint @ joint.T, config)
     text, video = joint[:2], joint[2:]
-    top = torch.cat([gram_block(text @ text.T, 1.0, config), gram_block(text @ video.T, 1.0, config)], dim=1)
-    bottom = torch.cat([gram_block(text @ video.T, 1.0, config).T, gram_block(video @ video.T, 1.0, config)], dim=1)
+    top = torch.cat([gram_block(text @ text.T, config), gram_block(text @ video.T, config)], dim=1)
+    bottom = torch.cat([gram_block(text @ video.T, config).T, gram_block(video @ video.T, config)], dim=1)
     close(torch.cat([top, bottom]), whole)
-    close(gram_block(joint @ joint.T, 1.0, ScoreConfig(gram="dot")), joint @ joint.T)
+    close(gram_block(joint @ joint.T, ScoreConfig(gram="dot")), joint @ joint.T)
 
 
 def test_eq_5_intra_modality() -> None:
@@ -195,7 +195,7 @@ def test_eq_10_keeps_its_digits_where_spreads_are_large_and_alike(level: float) 
     texts.requires_grad_()
     direction = torch.nn.functional.normalize(torch.randn(2, 7, 512), dim=-1)
     sides = [
-        PreparedTokens(direction[:, at], spread, None, real(2, spread.shape[1]))
+        PreparedTokens(direction[:, at], spread, torch.ones(spread.shape[:2]), real(2, spread.shape[1]))
         for at, spread in ((slice(3), texts), (slice(3, 7), videos))
     ]
     squared = wasserstein_squared(*sides, cosine_similarity(*sides))

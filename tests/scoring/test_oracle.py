@@ -43,9 +43,7 @@ def test_whole_presets_equal_the_oracle_on_random_shapes(preset: str, seed: int)
     texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
     scale = torch.tensor(2.0, dtype=torch.float64)
     terms = prota_loss(case.head.score(texts, videos), texts, videos, scale, config.loss).floats()
-    expected = oracle.loss_terms(
-        *case.items(), *case.oracle_heads(), config.score, case.distribution, config.loss, case.bandwidth(), 2.0
-    )
+    expected = oracle.loss_terms(*case.items(), *case.oracle_heads(), config.score, case.distribution, config.loss, 2.0)
     assert terms == pytest.approx(expected, abs=1e-9, rel=1e-9)
 
 
@@ -87,9 +85,7 @@ def test_explanations_equal_the_oracle(variant: str) -> None:
         explanation = head.explain(
             head.prepare_texts(case.texts[a : a + 1]), head.prepare_videos(case.videos[b : b + 1])
         )
-        expected = oracle.pair_pieces(
-            texts[a], videos[b], *case.oracle_heads(), head.config, case.distribution, case.bandwidth()
-        )
+        expected = oracle.pair_pieces(texts[a], videos[b], *case.oracle_heads(), head.config, case.distribution)
         for name in oracle.PIECES:
             actual = getattr(explanation, name)
             if expected[name] is None:
@@ -97,11 +93,3 @@ def test_explanations_equal_the_oracle(variant: str) -> None:
                 continue
             actual = torch.as_tensor(actual, dtype=torch.float64)
             torch.testing.assert_close(actual, torch.tensor(expected[name], dtype=torch.float64), rtol=0, atol=1e-9)
-
-
-def test_estimated_bandwidth_equals_the_oracle() -> None:
-    case = Case.random(ScoreConfig(bandwidth="estimated"))
-    batches = [(case.texts[:2], case.videos[:1]), (case.texts[2:], case.videos[1:])]
-    expected = oracle.mean_cross_distance(*case.items(), *case.oracle_heads(), case.head.config, case.distribution)
-    assert case.head.estimate_bandwidth(batches) == pytest.approx(expected, abs=1e-9)
-    assert float(case.head.bandwidth) == pytest.approx(expected, abs=1e-9)

@@ -141,14 +141,7 @@ def test_gradients_of_every_branch(variant: str) -> None:
 
     tokens = [tokens.embeddings.nan_to_num(0.0).requires_grad_() for tokens in (case.texts, case.videos)]
     values = [parameter.detach().clone().requires_grad_() for parameter in parameters.values()]
-    if config.bandwidth == "batch":
-        # Its bandwidth is detached by definition, which numeric differences cannot know: only what does not move it.
-        values = [v.requires_grad_(name.endswith(WEIGHT_HEADS)) for name, v in zip(parameters, values, strict=True)]
-        tokens = [token.detach() for token in tokens]
     assert torch.autograd.gradcheck(function, (*tokens, *values), atol=1e-6, rtol=1e-4)
-
-
-WEIGHT_HEADS = ("weight.0.weight", "weight.0.bias", "weight.2.weight", "weight.2.bias")
 
 
 class _Scorer(torch.nn.Module):
@@ -158,24 +151,6 @@ class _Scorer(torch.nn.Module):
 
     def forward(self, texts: Tokens, videos: Tokens) -> Tensor:
         return score(self.head, texts, videos)
-
-
-def test_the_batch_bandwidth_is_detached() -> None:
-    """Its gradient equals that of the same head with that bandwidth written in as a number."""
-    torch.manual_seed(4)
-    batch = Case.random(ScoreConfig(bandwidth="batch"), None, (3,), (2,), width=4)
-    from prota.scoring.similarity import pair_bandwidth
-
-    texts, videos = batch.head.prepare_texts(batch.texts), batch.head.prepare_videos(batch.videos)
-    fixed = ScoreConfig(bandwidth_value=float(pair_bandwidth(texts, videos)))
-    twin = ScoreHead(4, fixed, DistributionConfig()).double()
-    twin.load_state_dict(batch.head.state_dict())
-    gradients = []
-    for head in (batch.head, twin):
-        token = batch.texts.embeddings.clone().requires_grad_()
-        score(head, Tokens(token, batch.texts.mask), batch.videos).sum().backward()
-        gradients.append(token.grad)
-    close(gradients[0], gradients[1])
 
 
 @pytest.mark.parametrize("variant", SCORE_VARIANTS)
@@ -229,16 +204,6 @@ def test_an_item_of_padding_alone_is_refused(kind: str) -> None:
         Tokens(values, mask) if kind == "Tokens" else TokenGaussians(values, values, mask)
 
 
-def test_an_unestimated_bandwidth_is_refused() -> None:
-    head = ScoreHead(4, ScoreConfig(bandwidth="estimated"), DistributionConfig()).double()
-    with pytest.raises(ValueError, match="call estimate_bandwidth"):
-        head.prepare_texts(random_tokens([2], 4))
-    with pytest.raises(ValueError, match="at least one batch"):
-        head.estimate_bandwidth([])
-    with pytest.raises(ValueError, match="allowed here: estimated"):
-        random_head(4, ScoreConfig()).estimate_bandwidth([])
-
-
 def test_what_is_stored_is_enough_to_score() -> None:
     """Prepared videos cut down to what a store keeps, joined with others, score as before."""
     case = make("prota", 5, (3, 2), (4, 1, 2))
@@ -251,13 +216,6 @@ def test_what_is_stored_is_enough_to_score() -> None:
 
 def _columns(item: PreparedTokens) -> tuple[Tensor | None, ...]:
     return item.direction, item.spread, item.weight, item.mask
-
-
-def test_batch_bandwidth_says_what_it_lacks() -> None:
-    case = make("bandwidth-batch", 0, (2,), (2,))
-    texts = case.head.prepare_texts(case.texts).without_source()
-    with pytest.raises(ValueError, match="needs the tokens' source"):
-        case.head.score(texts, case.head.prepare_videos(case.videos))
 
 
 def test_autocast_leaves_the_score_in_single_precision() -> None:
@@ -289,18 +247,6 @@ def test_no_pair_tensor_outgrows_a_block(monkeypatch: pytest.MonkeyPatch) -> Non
     with torch.no_grad():
         head.reference_score(head.prepare_texts(tokens[0]), head.prepare_videos(tokens[1]))
     assert 0 < largest <= module._BLOCK_ELEMENTS["cpu"] < 200 * 200 * 32 * 12
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_equal_tokens_score_one_with_the_pairs_own_bandwidth(seed: int) -> None:
-    """In single precision distances of equal tokens are noise, which a bandwidth made of it must not blow up."""
-    torch.manual_seed(seed)
-    head = ScoreHead(512, ScoreConfig(similarity="cosine", bandwidth="batch"), DistributionConfig())
-    for noise in (0.0, 1e-4):
-        point = torch.randn(512)
-        texts = Tokens(point + noise * torch.randn(2, 8, 512), torch.ones(2, 8, dtype=torch.bool))
-        videos = Tokens(point + noise * torch.randn(2, 6, 512), torch.ones(2, 6, dtype=torch.bool))
-        close(score(head, texts, videos).detach(), torch.ones(2, 2), 1e-2)
 
 
 @pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])

@@ -23,7 +23,7 @@ from prota.server import media
 from prota.server.media import _media_type, kind_of, parse_range, received, stream_video
 from prota.server.problems import ProblemError
 from tests.library.worlds import write_clips
-from tests.processes import wait_until
+from tests.processes import posix, wait_until
 from tests.server.worlds import World, client_of, index, make_world
 from tests.small_world import write_colour_clip
 
@@ -84,6 +84,7 @@ def test_the_original_is_streamed(client: TestClient, world: World) -> None:
     assert client.post(address).status_code == 405
 
 
+@posix
 def test_files_that_went_or_changed_are_not_streamed(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     path = world.videos / "near" / "red-left.mp4"

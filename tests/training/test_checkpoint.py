@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,28 @@ def test_a_saving_that_ends_early_leaves_the_old_state(
     assert len(folders(run)) == 1
 
 
+def test_a_run_that_names_a_removed_setting_is_continued_where_that_had_its_default(tmp_path: Path) -> None:
+    experiment = Experiment.build("prota", "toy")
+    run = RunFolder(tmp_path)
+    run.claim(experiment)
+    file = tmp_path / "experiment.toml"
+    saved = file.read_text(encoding="utf-8")
+    assert "[score]\n" in saved
+    (tmp_path / "checkpoints.json").write_text('{"last": "step-00000001"}', encoding="utf-8")
+    file.write_text(saved.replace("[score]\n", '[score]\nbandwidth = "fixed"\n'), encoding="utf-8")
+    run.release()
+    run.claim(experiment)
+    assert run.experiment() == experiment
+    file.write_text(saved.replace("[score]\n", '[score]\nbandwidth = "batch"\n'), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        run.experiment()
+    assert str(caught.value) == f"{file}: score.bandwidth was removed: must be 'fixed', got 'batch'"
+
+
 @pytest.mark.parametrize("bytes_left", [200, 20_000, 2_000_000])
 def test_a_full_disk_is_one_line_and_costs_no_checkpoint(tmp_path: Path, bytes_left: int) -> None:
     """No file may be longer, as on a disk with that little left: the settings, the weights or the optimiser fail."""
+    resource = pytest.importorskip("resource")
     run, model, optimiser = make(tmp_path)
     model.logit_scale.grad = torch.ones_like(model.logit_scale)
     optimiser.step()

@@ -72,12 +72,12 @@ def test_a_parameter_without_a_group_is_refused() -> None:
 
 
 def test_the_schedule_rises_and_falls() -> None:
-    factors = [rate_factor(step, 100, 0.1) for step in range(100)]
+    factors = [rate_factor(step, 100) for step in range(100)]
     assert factors[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
     assert factors[10] == 1.0
     assert factors[55] == pytest.approx(0.5)
     assert 0 < factors[99] < 0.001
-    assert rate_factor(0, 5, 0.0) == 1.0
+    assert rate_factor(0, 4) == 1.0
     model = ProTA.from_config(Config.build(backbone="toy"))
     optimiser = make_optimiser(model, TrainConfig())
     rates = set_rates(optimiser, 0.5)

@@ -16,6 +16,7 @@ import torch
 from prota.encoders.text import HashTokenizer, TextBatch
 from prota.evaluation.report import SystemUnderTest
 from prota.experiment import Experiment
+from prota.losses import MAX_LOGIT_SCALE
 from prota.runs import find_checkpoint
 from prota.runtime import World
 from prota.settings import ConfigError
@@ -24,6 +25,7 @@ from prota.training.optim import layers_of
 from prota.training.train import NonFiniteLossError, Trainer
 from tests.cli.test_commands import succeeds
 from tests.processes import python, wait_until
+from tests.tiny_models import pair_config
 from tests.training.runs import ALONE, TERMS, curve, log, train, trained, weights
 
 pytestmark = pytest.mark.train
@@ -66,6 +68,7 @@ def test_a_stopped_run_goes_on_exactly(
 KILLED = """
 import os, signal, sys
 from prota.experiment import Experiment
+from prota.losses import MAX_LOGIT_SCALE
 from prota.training.checkpoint import RunFolder
 from prota.training.train import Trainer
 from tests.training.runs import ALONE, curve
@@ -149,11 +152,8 @@ def test_features_of_a_frozen_tower_change_nothing(world_config: Path, tmp_path:
         assert once == pytest.approx(always, rel=1e-4)
 
 
-@pytest.mark.parametrize("overrides", [["train.gradient_checkpointing=true"], ["train.checkpoint_steps=2"]])
-def test_options_that_change_no_result(
-    uninterrupted: Path, world_config: Path, overrides: list[str], tmp_path: Path
-) -> None:
-    train(world_config, tmp_path / "run", *overrides)
+def test_checkpoints_change_no_result(uninterrupted: Path, world_config: Path, tmp_path: Path) -> None:
+    train(world_config, tmp_path / "run", "train.checkpoint_steps=2")
     for ours, plain in zip(curve(tmp_path / "run"), curve(uninterrupted), strict=True):
         assert ours == pytest.approx(plain, rel=1e-5, abs=1e-7)
 
@@ -170,11 +170,8 @@ def test_compiled_layers_give_the_same_curve(uninterrupted: Path, world_config: 
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["score.bandwidth=estimated"],
-        ["score.bandwidth=batch"],
         ["train.captions=one", "train.flip=true", "train.crop=0.5", "train.frames=2"],
         ["data.dilution=2", "loss.label_smoothing=0.1"],
-        ["train.deterministic=true"],
         ["train.captions=one", "train.captions_per_video=2", "loss.soft_targets=0.3"],
         ["train.crop=0.5", "train.crop_per=video", "train.colour=0.3", "train.mixing=0.5", "train.layer_decay=0.8"],
     ],
@@ -213,11 +210,11 @@ def test_a_gradient_that_is_no_number_is_not_learned(world_config: Path, tmp_pat
 
 
 def test_gradients_and_the_temperature_keep_to_their_limits(world_config: Path, tmp_path: Path) -> None:
-    limits = ("train.clip_norm=0.01", "loss.max_logit_scale=2")
-    model = train(world_config, tmp_path / "run", *limits, stop_after=1).model
+    model = train(world_config, tmp_path / "run", "encoder.logit_scale=1000", stop_after=1).model
+    assert log(tmp_path / "run")[0]["gradient_norm"] > 1
     gradients = [value.grad.flatten() for value in model.parameters() if value.grad is not None]
-    assert float(torch.cat(gradients).norm()) == pytest.approx(0.01, rel=1e-3)
-    assert float(model.logit_scale.detach().exp()) <= 2 + 1e-6
+    assert float(torch.cat(gradients).norm()) == pytest.approx(1, rel=1e-3)
+    assert float(model.logit_scale.detach().exp()) == pytest.approx(MAX_LOGIT_SCALE, rel=1e-4)
 
 
 def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tmp_path: Path) -> None:
@@ -307,16 +304,22 @@ def test_an_attempt_that_failed_does_not_take_the_folder(world_config: Path, tmp
     assert RunFolder(tmp_path / "run").experiment().train.epochs == 1
 
 
-def test_what_is_measured_before_the_first_step_is_not_random(world_config: Path, tmp_path: Path) -> None:
-    settings = ("train.captions=one", "train.epochs=1", "score.bandwidth=estimated")
-    modes = []
-    for extra in ((), ("loss.soft_targets=0.3",)):
-        experiment = Experiment.load(world_config, [*settings, *extra])
-        trainer = Trainer(experiment, RunFolder(tmp_path / str(len(extra))), ALONE)
+def test_what_is_measured_before_the_first_step_is_not_random(
+    world_config: Path, dinov2_folder: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    towers = pair_config(dinov2_folder, bert_folder, "encoder.frames=4")
+    experiment = Experiment(**Experiment.load(world_config).model_dump() | towers.model_dump())
+    trainer = Trainer(experiment, RunFolder(tmp_path / "run"), ALONE)
+    for module in trainer.model.video_encoder.tower.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.9
+    means = []
+    for _ in range(2):
         trainer.model.train()
         trainer._begin()
-        modes.append({part.training for part in trainer.model.modules()})
-    assert modes == [{False}, {False}]
+        means.append(trainer.model.video_encoder.tower.feature_mean.clone())
+    assert torch.equal(*means)
+    assert bool(means[0].any())
 
 
 def test_texts_are_tokenised_by_the_thread_that_reads(world_config: Path, tmp_path: Path) -> None:

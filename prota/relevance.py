@@ -3,8 +3,8 @@
 A score alone does not tell: some queries score high with everything, and the more segments a library has, the better is
 the best of the wrong ones. A logistic model of five numbers does better: the score, how far it stands above the scores
 of unrelated videos (the background), how unsure the model is of the query's words, how large the library is, and how
-long the query. `prota.library.calibration` fits it. It is stored with the model, with the background's tokens: a
-library of three videos has none of its own.
+long the query. `prota.evaluation.calibration` fits it. It is saved and loaded with the model, with the background's
+tokens: a library of three videos has none of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from torch import Tensor
 
 from prota.errors import one_line
 from prota.files import write_atomically
-from prota.library.records import LibraryError
 from prota.types import PreparedTokens
+from prota.weights import WeightsError
 
-__all__ = ["LENGTH", "RISING", "SMALLEST", "UNCERTAINTY", "Fit", "Relevance", "features_of", "query_facts"]
+__all__ = ["LENGTH", "RELEVANCE_FILE", "RISING", "SMALLEST", "UNCERTAINTY", "Fit", "Relevance"]
+__all__ += ["features_of", "query_facts"]
 
-_FILE = "relevance.safetensors"
+RELEVANCE_FILE = "relevance.safetensors"
 # Places among the features.
 UNCERTAINTY, LENGTH = 2, 4
 # Score and margin: a better one must never look like less of a match.
@@ -68,7 +69,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Relevance:
-    """What is stored with a model."""
+    """Of one model: `ProTA.relevance`."""
 
     fit: Fit
     background: PreparedTokens
@@ -83,24 +84,17 @@ class Relevance:
         from safetensors.torch import save
 
         tokens = self.background
-        if tokens.weight is None:
-            raise LibraryError("score.bandwidth='batch' weighs tokens by the pair: there is no background to store")
         tensors = {"direction": tokens.direction, "weight": tokens.weight, "spread": tokens.spread}
         stored = {name: value.cpu().half().contiguous() for name, value in tensors.items() if value is not None}
         metadata = {name: json.dumps(value) for name, value in vars(self.fit).items()}
-        write_atomically(folder / _FILE, save(stored | {"mask": tokens.mask.cpu().contiguous()}, metadata))
-
-    @staticmethod
-    def remove(folder: Path) -> None:
-        """Forget what was stored with another model in the same folder."""
-        (folder / _FILE).unlink(missing_ok=True)
+        write_atomically(folder / RELEVANCE_FILE, save(stored | {"mask": tokens.mask.cpu().contiguous()}, metadata))
 
     @classmethod
     def load(cls, folder: Path) -> Relevance | None:
         """What was stored with a model; None where nothing was."""
         from safetensors import SafetensorError, safe_open
 
-        path = folder / _FILE
+        path = folder / RELEVANCE_FILE
         if not path.exists():
             return None
         try:
@@ -117,7 +111,9 @@ class Relevance:
             low, high = (float(value) for value in record["usual"])
             return cls(Fit(weights, float(record["cutoff"]), int(record["largest"]), (low, high)), tokens)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LibraryError(f"{path} is damaged ({one_line(error)}): calibrate the model again") from None
+            raise WeightsError(
+                f"{path} is damaged ({one_line(error)}): delete it and calibrate the model again"
+            ) from None
 
 
 def query_facts(texts: PreparedTokens) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from prota.library import calibration
-from prota.library.calibration import Queries, _logistic, _rising, calibrate, key_words, measure
-from prota.library.records import LibraryError
-from prota.library.relevance import Relevance, features_of
+from prota.errors import EvaluationError
+from prota.evaluation import calibration
+from prota.evaluation.calibration import Queries, _logistic, _rising, calibrate, key_words, measure
+from prota.relevance import Relevance, features_of
 from prota.types import PreparedTokens
 
 ALL = range(5)
@@ -211,7 +211,7 @@ def test_the_same_score_means_less_in_a_larger_library() -> None:
 
 
 def test_too_little_to_learn_from() -> None:
-    with pytest.raises(LibraryError, match="at least 4"):
+    with pytest.raises(EvaluationError, match="at least 4"):
         calibrate(Queries.captions(torch.eye(3), torch.arange(3), torch.zeros(3, 2)))
-    with pytest.raises(LibraryError, match="ended alike"):
+    with pytest.raises(EvaluationError, match="ended alike"):
         calibrate(Queries.captions(torch.zeros(8, 4), torch.arange(8) % 4, torch.zeros(8, 2)))

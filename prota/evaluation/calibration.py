@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prota.library.records import LibraryError
-from prota.library.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
+from prota.errors import EvaluationError
 from prota.model import ProTA
+from prota.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
 
 __all__ = ["Calibration", "Quality", "Queries", "calibrate", "facts_of", "key_words", "measure"]
 
@@ -132,7 +132,7 @@ def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
     """Fitted on half of the videos and queries for the figures, then on all of them."""
     videos = captions.scores.shape[1]
     if videos < 4:
-        raise LibraryError(f"{videos} videos are too few to calibrate with: give at least 4")
+        raise EvaluationError(f"{videos} videos are too few to calibrate with: give at least 4")
     generator = torch.Generator().manual_seed(0)
     count = min(_BACKGROUND, videos // 2)
     background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
@@ -217,7 +217,9 @@ def _rising(features: Tensor, labels: Tensor, weight: Tensor, used: Sequence[int
 def _logistic(features: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, ...]:
     """Logistic regression with a slight pull to zero: features [n, k], labels [n] bool → a constant and k slopes."""
     if labels.all() or not labels.any():
-        raise LibraryError("all trials ended alike, so there is nothing to tell matches by: calibrate with more videos")
+        raise EvaluationError(
+            "all trials ended alike, so there is nothing to tell matches by: calibrate with more videos"
+        )
     features, weight = features.double(), weight / weight.sum()
     mean, deviation = features.mean(dim=0), features.std(dim=0).clamp(min=1e-9)
     design = F.pad((features - mean) / deviation, (1, 0), value=1.0)

@@ -1,1 +1,0 @@
-"""What a library of a given size will need: storage, memory, machines, time; from figures measured here."""

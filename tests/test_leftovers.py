@@ -70,7 +70,7 @@ def test_jobs_and_their_workers_end_with_a_server_that_is_killed(videos: Path) -
         assert address is not None
         answer = httpx.post(f"{address[0]}/api/v1/jobs", json={"path": str(videos)}, timeout=LIMIT)
         assert answer.status_code == 202
-        wait_until(lambda: reading(mark, "prota.server.indexing", "prota.frames.pool"))
+        wait_until(lambda: reading(mark, "prota.server.jobs", "prota.frames.pool"))
         assert process.poll() is None
     wait_until(lambda: not marked(mark))
 

@@ -46,8 +46,8 @@ def serve(
     ] = None,
 ) -> None:
     """Search a library in a browser: a page, and an API that is described at /docs."""
-    needed = {"fastapi": "fastapi", "uvicorn": "uvicorn", "python_multipart": "python-multipart"}
-    missing = [package for module, package in needed.items() if find_spec(module) is None]
+    needed = ("fastapi", "uvicorn", "python-multipart", "prometheus-client")
+    missing = [package for package in needed if find_spec(package.replace("-", "_")) is None]
     if missing:
         raise MissingPackageError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if ray is not None:
@@ -63,16 +63,13 @@ def serve(
         raise typer.BadParameter(f"--allow {folders[0]}: no such folder")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
-    try:
-        options = ServerOptions(
-            host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
-            device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
-            deadline=ServerOptions.deadline if deadline is None else deadline,
-        )  # fmt: skip
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    options = ServerOptions(
+        host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
+        device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
+        deadline=ServerOptions.deadline if deadline is None else deadline,
+    )  # fmt: skip
     from prota.library.storage.location import Location
-    from prota.server.running import run
+    from prota.server.app import run
 
     # Storage that does not answer now may do so later.
     with suppress(OSError, ValueError):

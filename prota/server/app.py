@@ -1,30 +1,37 @@
-"""The application: an API under /api/v1, the page, health, metrics and a description of it all."""
+"""The application: an API under /api/v1, the page, health and metrics; and the application on a port."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import FileResponse, HTMLResponse, Response
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import Response
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Where
-from prota.server import job_routes, library_routes, search_routes
-from prota.server.docs import STYLE, docs_page
-from prota.server.engine import Engine
+from prota.server.answering import QueryWorker
+from prota.server.guard import Guard
 from prota.server.jobs import Jobs, order_for
-from prota.server.metrics import CONTENT_TYPE, Measured, Metrics
 from prota.server.options import ServerOptions
-from prota.server.problems import Problem, ProblemError, add_problem_handlers
-from prota.server.schemas import Answer, Health
-from prota.server.searching import best_segments
-from prota.server.security import Guard
-from prota.server.services import Given, Services
-from prota.server.waiting import Batcher, Desk, Kept
+from prota.server.page import add_pages
+from prota.server.problems import Problem, add_problem_handlers
+from prota.server.queueing import BoundedPool
+from prota.server.routes import Backend, router
+from prota.server.view import Catalogue
 
 if TYPE_CHECKING:
     import torch
@@ -33,29 +40,28 @@ if TYPE_CHECKING:
     from prota.library.storage.reader import Snapshot
     from prota.scoring.score import ScoreHead
 
-__all__ = ["STATIC", "create_app"]
+__all__ = ["create_app", "run"]
 
-STATIC = Path(__file__).parent / "static"
-# Uploads that are decoded at a time, and that may wait.
-_DECODERS, _DECODERS_WAITING = 1, 4
-# More would keep the first of them waiting for little: one pass over the library serves these nearly as well.
-_SCORED_TOGETHER = 16
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+# Threads that read what needs no model.
+_READERS = 2
+# Uploads that are decoded at a time, and at most running or waiting.
+_DECODERS, _DECODING_LIMIT = 1, 5
+# Seconds to finish responses when the server ends; event streams would never end.
+_GRACE = 3
+# Seconds to send the head of a request, from the first byte or from the connection on.
+_HEAD = 10.0
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
-    """The application over the library at a place, which need not be there yet; it loads when it is started."""
-    services = _services(library, options or ServerOptions())
+    """The application for a library, which need not exist yet; it is loaded when the application starts."""
+    backend, registry = _backend(library, options or ServerOptions()), CollectorRegistry()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        services.engine.start()
+        backend.catalogue.start()
         yield
-        services.jobs.close()
-        services.engine.close()
-        services.scoring.close()
-        for desk in (services.desk, services.decoding):
-            desk.close()
+        backend.close()
 
     problem: dict[str, Any] = {
         "description": "what went wrong",
@@ -64,25 +70,34 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     app = FastAPI(
         title="ProTA",
         version=_version(),
-        description="Finds the moments of videos that some words mean.",
+        description="Search videos with natural language.",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
         responses={"4XX": problem, 503: problem},
-        # Its own answer for what is not valid would be described beside ours.
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.services = services
-    add_problem_handlers(app)
-    for router in (search_routes.router, library_routes.router, job_routes.router):
-        app.include_router(router)
-    _add_watch(app)
-    _add_docs(app)
-    _add_page(app)
-    # The last that is added stands first.
-    app.add_middleware(Guard, options=services.options)
-    app.add_middleware(Measured, metrics=services.metrics)
+    app.state.backend = backend
+
+    def unavailable(error: ProtaError) -> str:
+        # A writer may have removed the files of this version: the next one may be readable.
+        backend.catalogue.refresh_soon()
+        return one_line(error).replace(str(backend.catalogue.folder), "the library")
+
+    add_problem_handlers(app, unavailable)
+    app.include_router(router)
+
+    @app.get("/metrics", tags=["watch"], response_class=Response)
+    async def metrics() -> Response:
+        """Report metrics in the text format of Prometheus."""
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    add_pages(app)
+    registry.register(_BackendMetrics(backend))
+    # The last one added runs first.
+    app.add_middleware(Guard, options=backend.options)
+    app.add_middleware(_RequestMetrics, registry=registry)
     return app
 
 
@@ -93,6 +108,20 @@ def _version() -> str:
         return "0"
 
 
+def _backend(library: Where, options: ServerOptions) -> Backend:
+    shards = partial(_sharded, options) if options.ray else None
+    catalogue = Catalogue(library, options.model, options.device, options.refresh, shards)
+    order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
+    return Backend(
+        options,
+        catalogue,
+        QueryWorker(options.cached),
+        BoundedPool("prota-read", _READERS, options.queue_limit),
+        BoundedPool("prota-decode", _DECODERS, _DECODING_LIMIT),
+        Jobs(order, catalogue.refresh_soon),
+    )
+
+
 def _sharded(options: ServerOptions, store: Snapshot, head: ScoreHead, device: torch.device) -> ShardedFinder:
     from prota.cluster.shards import ShardedFinder
 
@@ -100,78 +129,137 @@ def _sharded(options: ServerOptions, store: Snapshot, head: ScoreHead, device: t
     return ShardedFinder(store, head, device, shards=options.shards, deadline=options.deadline, gpus=gpus)
 
 
-def _services(library: Where, options: ServerOptions) -> Services:
-    shards = partial(_sharded, options) if options.ray else None
-    engine = Engine(library, options.model, options.device, options.cached, options.refresh, shards)
-    order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
-    desk = Desk("prota-search", options.searchers, options.waiting)
-    decoding = Desk("prota-decode", _DECODERS, _DECODERS_WAITING)
-    jobs, answers, metrics = Jobs(order, engine.look), Kept[Answer](options.cached), Metrics()
-    scoring = Batcher(best_segments, _SCORED_TOGETHER)
-    services = Services(options, engine, jobs, desk, decoding, answers, scoring, metrics)
-    metrics.describe(
-        {
-            "prota_requests_total": "Requests by route, method and status.",
-            "prota_request_seconds": "How long requests took, by route.",
-            "prota_answers_total": "Searches, and whether their answer was kept from before.",
-            "prota_partial_answers_total": "Searches that a part of the library did not answer.",
-        }
+class _BackendMetrics(Collector):
+    """What the parts of the backend count themselves, read when metrics are requested."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def collect(self) -> Iterable[Metric]:
+        catalogue, worker = self._backend.catalogue, self._backend.worker
+        requests, rejected = self._backend.requests, self._backend.requests.rejected + self._backend.decoding.rejected
+        view, (up, shards) = catalogue.view, catalogue.shards
+        answers = CounterMetricFamily("prota_answers", "Searches, by whether the answer was cached.", labels=["kept"])
+        answers.add_metric(["yes"], worker.hits)
+        answers.add_metric(["no"], worker.misses)
+        yield answers
+        for name, text, count in (
+            ("partial_answers", "Searches that a part of the library did not answer.", worker.partial),
+            ("refused", "Requests rejected because too many were running or waiting.", rejected),
+            ("encoded_batches", "Batches of texts that were encoded.", worker.encoded_batches),
+            ("encoded_queries", "Texts that were encoded.", worker.encoded_queries),
+            ("scored_batches", "Batches of queries that were scored.", worker.scored_batches),
+        ):
+            yield CounterMetricFamily(f"prota_{name}", text, value=count)
+        for name, text, value in (
+            ("searches_inside", "Requests about the library that are running or waiting.", requests.active),
+            ("library_version", "Version of the library; -1: none.", view.version if view else -1),
+            ("library_segments", "Segments of the library.", view.segments if view else 0),
+            ("shards", "Parts of the library on a cluster.", shards),
+            ("shards_up", "Parts that answer.", up),
+            ("ready", "Whether the server can search.", catalogue.state == "ready"),
+        ):
+            yield GaugeMetricFamily(f"prota_{name}", text, value=value)
+
+
+class _RequestMetrics:
+    """Middleware that counts and times requests by route; a client may write any number of paths and methods."""
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
+        self.app = app
+        text = "Requests by route, method and status."
+        self.requests = Counter("prota_requests", text, ["route", "method", "status"], registry=registry)
+        text = "Time to answer requests, by route."
+        self.seconds = Histogram("prota_request_seconds", text, ["route"], buckets=_BUCKETS, registry=registry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_noting)
+        finally:
+            route = str(getattr(scope.get("route"), "path", "none"))
+            method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
+            self.requests.labels(route, method, str(status)).inc()
+            self.seconds.labels(route).observe(time.perf_counter() - started)
+
+
+class _Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes connections that do not send a full request head in time: many of them would block other clients."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._rest()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(_HEAD, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def run(library: Where, options: ServerOptions) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    listening = _listen(options.host, options.port)
+    host, port = options.host, listening.getsockname()[1]
+    shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
+        host, f"[{host}]" if ":" in host else host
     )
-    metrics.value("prota_searches_inside", lambda: desk.inside)
-    metrics.value("prota_refused_total", lambda: desk.refused + decoding.refused)
-    metrics.value("prota_encoded_batches_total", lambda: engine.batcher.batches)
-    metrics.value("prota_encoded_queries_total", lambda: engine.batcher.items)
-    metrics.value("prota_scored_batches_total", lambda: scoring.batches)
-    metrics.value("prota_library_version", lambda: engine.version)
-    metrics.value("prota_library_segments", lambda: engine.view.store.count() if engine.view else 0)
-    metrics.value("prota_shards", lambda: engine.shards[1])
-    metrics.value("prota_shards_up", lambda: engine.shards[0])
-    metrics.value("prota_ready", lambda: engine.state == "ready")
-    return services
+    config = uvicorn.Config(
+        create_app(library, options),
+        http=_Impatient,
+        log_level="warning",
+        # Addresses contain queries, and once the token.
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=_GRACE,
+    )
+    entrance = f"/?token={options.token}" if options.token else "/"
+    print(f"serving {library} at http://{shown}:{port}{entrance} (Ctrl-C ends it)", flush=True)
+    uvicorn.Server(config).run(sockets=[listening])
 
 
-def _add_watch(app: FastAPI) -> None:
-    @app.get("/healthz", tags=["watch"])
-    async def healthz() -> Health:
-        """Whether the server is there."""
-        return Health(status="ok")
-
-    @app.get("/readyz", tags=["watch"])
-    async def readyz(given: Given) -> Health:
-        """Whether it can search."""
-        if given.engine.state == "failed":
-            # Anyone may ask this, and the reason names files.
-            raise ProblemError(503, "the library cannot be opened; the log and the page say why", {"Retry-After": "10"})
-        if given.engine.state != "ready":
-            raise given.engine.not_ready()
-        return Health(status="ready")
-
-    @app.get("/metrics", tags=["watch"], response_class=Response)
-    async def metrics(given: Given) -> Response:
-        """Counts and times, as Prometheus reads them."""
-        return Response(given.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-
-def _add_docs(app: FastAPI) -> None:
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi()))
-
-    @app.get("/docs/style.css", include_in_schema=False)
-    async def style() -> Response:
-        return Response(STYLE, media_type="text/css")
-
-
-def _add_page(app: FastAPI) -> None:
-    """A route for each file that is there now: no path that a client writes is ever looked up."""
-    files = {path.relative_to(STATIC).as_posix(): path for path in sorted(STATIC.rglob("*")) if path.is_file()}
-
-    async def page(request: Request) -> Response:
-        path = files.get(request.url.path.removeprefix("/static/") if request.url.path != "/" else "index.html")
-        if path is None:
-            raise ProblemError(404, "the page is not installed; the API is described at /docs")
-        kind = _TYPES.get(path.suffix, "application/octet-stream")
-        return FileResponse(path, media_type=kind, headers={"Cache-Control": "no-cache"})
-
-    for place in ("/", *(f"/static/{name}" for name in files)):
-        app.add_api_route(place, page, methods=["GET", "HEAD"], include_in_schema=False, response_class=Response)
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket of our own: the port is known, or rejected with one line, before anything is loaded."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host.strip("[]"), port))
+    except OSError as error:
+        listening.close()
+        raise ProtaError(
+            f"cannot listen at {host}:{port} ({error.strerror}): choose another --port or --host"
+        ) from None
+    listening.listen(512)
+    return listening

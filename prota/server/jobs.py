@@ -1,37 +1,73 @@
-"""Index jobs: one after the other, each in a process of its own, with progress that can be followed."""
+"""Index jobs: one at a time, each in a process of its own, so that searches continue and a job can be cancelled.
+
+The process writes its progress to stdout as lines of JSON. It ends on SIGTERM, or when the server dies.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import secrets
+import signal
 import subprocess
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Location, Where
 from prota.library.walk import below
-from prota.server.indexing import IndexOrder, command
+from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import BadFile, JobRecord
 
-__all__ = ["Job", "Jobs", "order_for"]
+if TYPE_CHECKING:
+    from prota.library.indexing import IndexReport
 
-# Seconds that a job may take to stop by itself.
+__all__ = ["IndexOrder", "Job", "Jobs", "main", "order_for"]
+
+# Seconds that a job may take to stop after SIGTERM.
 _GRACE = 10.0
 # Jobs that may wait, and those that are remembered when they have ended.
 _MOST_WAITING, _REMEMBERED = 16, 100
+# In the process: seconds between two lines of progress, and to wait for another writer of the library.
+_EVERY, _WAIT = 0.2, 60.0
+# Indexing yields the CPU to searches.
+_NICENESS = 10
+# Bad files that are listed; the library records all.
+_REASONS = 20
 _COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
+
+_log = logging.getLogger("prota.server")
 
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
+@dataclass(frozen=True)
+class IndexOrder:
+    """The work of the process."""
+
+    path: str
+    library: str
+    model: str | None
+    device: str
+    within: tuple[str, ...]
+    workers: int
+    timeout: float
+    pictures: bool = True
+
+
 @dataclass
 class Job:
-    """One path that is brought into the library."""
+    """One path to index."""
 
     id: str
     path: str
@@ -41,7 +77,7 @@ class Job:
     detail: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
     changes: int = 0
-    """Grows with whatever is new of it."""
+    """Grows with each change."""
     process: subprocess.Popen[str] | None = None
 
     @property
@@ -50,14 +86,14 @@ class Job:
 
     def record(self) -> JobRecord:
         counts = {name: self.progress.get(name, 0) for name in _COUNTS}
-        told = self.progress.get("reasons", {})
-        reasons = [BadFile(file=readable(file), reason=readable(reason)) for file, reason in told.items()]
+        bad = self.progress.get("reasons", {})
+        reasons = [BadFile(file=readable(file), reason=readable(reason)) for file, reason in bad.items()]
         detail, path = readable(self.detail), readable(self.path)
         return JobRecord(id=self.id, path=path, state=self.state, detail=detail, reasons=reasons, **counts)
 
 
 class Jobs:
-    """All jobs of a server, and the thread that sees to them."""
+    """All jobs of a server, and the thread that runs them."""
 
     def __init__(self, order: IndexOrder, on_progress: Callable[[], None]) -> None:
         self._order, self._on_progress = order, on_progress
@@ -69,7 +105,7 @@ class Jobs:
         self._thread.start()
 
     def add(self, path: str, pictures: bool = True) -> Job:
-        """A new job; ProblemError for a path that no one allowed, that is not there, or where too many wait."""
+        """A new job; ProblemError if the path is not allowed or missing, or if too many jobs are waiting."""
         job = Job(secrets.token_hex(8), self._allowed(path), pictures)
         with self._lock:
             if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
@@ -81,7 +117,7 @@ class Jobs:
         return job
 
     def _allowed(self, path: str) -> str:
-        """The real path. Whether anything lies outside the allowed folders is not told."""
+        """The real path; does not reveal what exists outside the allowed folders."""
         if not self._order.within:
             raise ProblemError(403, "this server may not index: start it with --allow FOLDER")
         if "\0" in path or not os.path.isabs(path):
@@ -110,7 +146,7 @@ class Jobs:
         return job
 
     def cancel(self, job_id: str) -> Job:
-        """Have a job stop; what it finished stays in the library. One that has ended stays as it is."""
+        """Stop a job, unless it has ended; what it has indexed stays in the library."""
         job = self.get(job_id)
         with self._lock:
             if job.ended:
@@ -129,7 +165,7 @@ class Jobs:
         return job
 
     def close(self) -> None:
-        """End what runs, and take nothing on any more."""
+        """Cancel all jobs and start none."""
         self._closed = True
         self._queue.put(None)
         for job in self.all():
@@ -141,14 +177,14 @@ class Jobs:
             try:
                 self._do(job)
             except Exception as error:
-                self._note(job, "failed", f"the job could not be run: {error}")
+                self._set(job, "failed", f"the job could not be run: {error}")
 
     def _do(self, job: Job) -> None:
         order = replace(self._order, path=job.path, pictures=job.pictures)
         with self._lock:
             if job.state != "waiting":
                 return
-            # With the lock held: from here on, who cancels finds a process to end.
+            # With the lock held: from here on `cancel` finds a process to terminate.
             job.process = subprocess.Popen(
                 command(order),
                 stdin=subprocess.DEVNULL,
@@ -158,37 +194,39 @@ class Jobs:
                 start_new_session=True,
             )
             job.state, job.changes = "running", job.changes + 1
-        said = ""
+        error = ""
         with job.process as process:
             assert process.stdout is not None
             for line in process.stdout:
-                said = self._hear(job, line) or said
+                error = self._read(job, line) or error
         self._on_progress()
-        asked = job.detail == "stopping"
-        if asked or (job.process.returncode == 0 and not job.progress.get("finished")):
-            self._note(job, "cancelled", "")
+        cancelled = job.detail == "stopping"
+        if cancelled or (job.process.returncode == 0 and not job.progress.get("finished")):
+            self._set(job, "cancelled", "")
         elif job.process.returncode == 0:
-            self._note(job, "done", "")
+            self._set(job, "done", "")
         else:
-            self._note(job, "failed", said or "the job's process ended unexpectedly")
+            self._set(job, "failed", error or "the job's process ended unexpectedly")
 
-    def _hear(self, job: Job, line: str) -> str:
-        """Take a line of progress; what it says went wrong, if it does."""
+    def _read(self, job: Job, line: str) -> str:
+        """Read a line of progress; the error that it reports, if any."""
         try:
-            told = json.loads(line)
+            progress = json.loads(line)
         except ValueError:
-            # Something that a library printed.
+            # Printed by some package.
             return ""
-        if "error" in told:
-            return str(told["error"])
-        grown = told.get("segments", 0) != job.progress.get("segments", 0)
-        job.progress = told
+        if "error" in progress:
+            if progress["traceback"]:
+                _log.error("index job %s failed\n%s", job.id, progress["traceback"])
+            return str(progress["error"])
+        grown = progress.get("segments", 0) != job.progress.get("segments", 0)
+        job.progress = progress
         job.changes += 1
         if grown:
             self._on_progress()
         return ""
 
-    def _note(self, job: Job, state: JobState, detail: str) -> None:
+    def _set(self, job: Job, state: JobState, detail: str) -> None:
         with self._lock:
             job.state, job.detail, job.process = state, detail, None
             job.changes += 1
@@ -200,6 +238,73 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def order_for(library: Where, model: str | None, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
-    """What all jobs of a server have in common. Half of the cores decode: the others are for those who search."""
+    """What all jobs of a server have in common. Half of the cores decode, the others are left to searches."""
     workers = max(1, (os.cpu_count() or 1) // 2)
     return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)
+
+
+def command(order: IndexOrder) -> list[str]:
+    """The command that starts the process: a new Python with the path of this one."""
+    code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from prota.server.jobs import main; main()"
+    return [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(asdict(order)), str(os.getpid())]
+
+
+def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
+    """A report as a line of progress, with the first bad files by their path below the folder."""
+    share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
+    return {
+        "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
+        "bad": len(report.bad), "segments": report.segments, "pictures": report.pictures,
+        "seconds": round(report.seconds, 3),
+        "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
+        "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
+    }  # fmt: skip
+
+
+class _ProgressWriter:
+    """Writes progress, at most every `_EVERY` seconds."""
+
+    def __init__(self, root: str) -> None:
+        self.root, self.last = root, 0.0
+
+    def __call__(self, report: IndexReport, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if at_once or now - self.last >= _EVERY:
+            self.last = now
+            print(json.dumps(progress_of(report, self.root)), flush=True)
+
+
+def main() -> None:
+    """Run in the process."""
+    order, parent = json.loads(sys.argv[2]), int(sys.argv[3])
+    stop = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.append(True))
+    lower_priority(_NICENESS)
+    # Commits are atomic: exit with the server, even in the middle of a long file.
+    end_with(parent)
+    try:
+        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
+    except BrokenPipeError:
+        # The server is gone.
+        os._exit(1)
+    except Exception as error:
+        bug = not isinstance(error, ProtaError | OSError)
+        print(json.dumps({"error": one_line(error), "traceback": traceback.format_exc() if bug else ""}), flush=True)
+        sys.exit(1)
+
+
+def _index(order: IndexOrder, should_stop: Any) -> None:
+    from prota.library.indexing import IndexOptions
+    from prota.library.library import Library
+    from prota.library.segments import SegmentPlan
+    from prota.library.storage.location import Location
+    from prota.runtime import start_world
+
+    place = Location.of(order.library)
+    library = Library.open(place, order.model, str(start_world(order.device).device))
+    plan = SegmentPlan(library.model.config.encoder.frames)
+    options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
+    write = _ProgressWriter(order.path)
+    report = library.index(Path(order.path), options, write, should_stop, wait=_WAIT)
+    write(report, at_once=True)

@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""The options of a server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from prota.errors import UsageError
+
 __all__ = ["SHORTEST_TOKEN", "ServerOptions", "is_loopback"]
 
-# What is shorter can be guessed by trying.
+# Shorter tokens can be guessed.
 SHORTEST_TOKEN = 16
 
 
@@ -25,18 +27,18 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Who may ask, what for, and how much at a time."""
+    """Access, limits and devices of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     names: tuple[str, ...] = ()
-    """Host names, beside addresses and those of this machine, under which it may be asked."""
+    """Host names that clients may use, besides addresses and the names of this machine."""
     allow: tuple[Path, ...] = ()
     """Folders below which index jobs may read."""
     token: str | None = None
-    """What clients have to show; needed for any host that is not loopback."""
+    """Clients must send it; required for any host that is not loopback."""
     model: str | None = None
-    """For a library that is still to be made; default: the one that comes with prota."""
+    """For a library that does not exist yet; default: the model shipped with prota."""
     device: str = "auto"
     max_upload: int = 64 * 2**20
     """Bytes."""
@@ -46,32 +48,30 @@ class ServerOptions:
     """Bytes that decoding it may take."""
     max_pixels: int = 50_000_000
     """Of an uploaded picture."""
-    searchers: int = 2
-    """Threads that search."""
-    waiting: int = 128
-    """Searches that may wait for them; more are refused, to be asked again later."""
+    queue_limit: int = 130
+    """Requests about the library that may run or wait; more are rejected, to be sent again later."""
     cached: int = 512
-    """Answers that are kept, of the present version of the library."""
+    """Answers, and encoded texts, that are cached."""
     refresh: float = 2.0
-    """Seconds between two looks at whether the library has changed."""
+    """Seconds between checks for a new version of the library."""
     index_timeout: float = 300.0
     """Seconds that a video of an index job may take to decode."""
     ray: bool = False
-    """Whether a Ray cluster, to which this process is connected, holds the library in parts."""
+    """Distribute the library over the Ray cluster that this process is connected to."""
     shards: int = 0
-    """Parts; 0: as many as the cluster and the library ask for."""
+    """Parts of the library; 0: by the size of the cluster and the library."""
     deadline: float = 5.0
-    """Seconds that a part may take to answer; the answer does without one that takes longer."""
+    """Seconds that a part may take to answer; the answer leaves out parts that take longer."""
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise ValueError(f"others can reach {self.host}: give a token (--token) that they have to show")
+            raise UsageError(f"others can reach {self.host}: give a token (--token) that clients must send")
         if self.token is not None and len(self.token) < SHORTEST_TOKEN:
-            raise ValueError(
+            raise UsageError(
                 f"a token of {len(self.token)} characters can be guessed; allowed: {SHORTEST_TOKEN} or more"
             )
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise ValueError("a token must be of letters, digits and signs of ASCII, without spaces")
+            raise UsageError("a token must be of letters, digits and signs of ASCII, without spaces")
 
     @property
     def roots(self) -> tuple[str, ...]:

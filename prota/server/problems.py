@@ -1,20 +1,20 @@
-"""Errors as RFC 9457 has them: one JSON shape for everything that can go wrong."""
+"""Errors as RFC 9457 defines them: one JSON object for everything that can go wrong."""
 
 from __future__ import annotations
 
 import http
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from prota.errors import ProtaError
+from prota.errors import ProtaError, UsageError, one_line
 
 __all__ = [
     "Problem",
@@ -30,16 +30,17 @@ _log = logging.getLogger("prota.server")
 
 
 class Problem(BaseModel):
-    """What went wrong, as application/problem+json."""
+    """An error, as application/problem+json."""
 
     type: str = "about:blank"
     title: str
     status: int
     detail: str
+    code: str = Field(description="kind of error; does not change with the wording")
 
 
 class ProblemError(ProtaError):
-    """A request that cannot be answered, with its HTTP status."""
+    """A request that cannot be answered, with its HTTP status. The code of a ProtaError that caused it is reported."""
 
     code = "request"
 
@@ -49,21 +50,23 @@ class ProblemError(ProtaError):
 
 
 def readable(text: str) -> str:
-    """Text that can be sent: file names may hold bytes that are no UTF-8."""
+    """Text that can be sent: file names may contain bytes that are not UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    problem = Problem(title=_title(status), status=status, detail=readable(detail))
+def problem_response(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, code: str = ProblemError.code
+) -> Response:
+    problem = Problem(title=_title(status), status=status, detail=readable(detail), code=code)
     kind = "application/problem+json"
     return JSONResponse(problem.model_dump(), status, headers=dict(headers or {}), media_type=kind)
 
 
 def unexpected_response(scope: Scope, error: Exception) -> Response:
-    """What is told of an error that nobody thought of; the log gets all of it."""
-    # Where it happened, without the query: that is nobody else's business.
+    """The response to a bug, without its message; the log gets the traceback."""
+    # The path without the query, which may be private.
     _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-    return problem_response(500, "something went wrong in the server; its log says what")
+    return problem_response(500, "unexpected error in the server; see its log", code="bug")
 
 
 def _title(status: int) -> str:
@@ -73,14 +76,24 @@ def _title(status: int) -> str:
         return "Error"
 
 
-def add_problem_handlers(app: FastAPI) -> None:
-    """Have every error of an application told in that shape."""
+def add_problem_handlers(app: FastAPI, unavailable: Callable[[ProtaError], str]) -> None:
+    """Report every error of an application as a problem.
 
-    async def told(_: Request, error: Exception) -> Response:
+    ``unavailable``: the detail of a ProtaError that is not about the request, such as a library on storage that fails.
+    """
+
+    async def of_request(_: Request, error: Exception) -> Response:
         assert isinstance(error, ProblemError)
-        return problem_response(error.status, error.detail, error.headers)
+        cause = error.__cause__ if isinstance(error.__cause__, ProtaError) else error
+        return problem_response(error.status, error.detail, error.headers, cause.code)
 
-    async def by_the_framework(_: Request, error: Exception) -> Response:
+    async def of_prota(_: Request, error: Exception) -> Response:
+        assert isinstance(error, ProtaError)
+        if isinstance(error, UsageError):
+            return problem_response(422, one_line(error), code=error.code)
+        return problem_response(503, unavailable(error), {"Retry-After": "2"}, error.code)
+
+    async def of_framework(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return problem_response(error.status_code, str(error.detail), error.headers)
 
@@ -88,14 +101,15 @@ def add_problem_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return problem_response(422, "; ".join(sentence(entry) for entry in error.errors()))
 
-    app.add_exception_handler(ProblemError, told)
-    app.add_exception_handler(HTTPException, by_the_framework)
+    app.add_exception_handler(ProblemError, of_request)
+    app.add_exception_handler(ProtaError, of_prota)
+    app.add_exception_handler(HTTPException, of_framework)
     app.add_exception_handler(RequestValidationError, invalid)
 
 
 def sentence(entry: Mapping[str, Any]) -> str:
-    """Where and what, without the value itself: it may be anything, and of any size."""
+    """Where and what, without the value, which may be of any kind and size."""
     parts = [str(part) for part in entry.get("loc", ())]
-    # The first says where in the request; a field may be called by the same name.
+    # The first part names the place in the request; a field may have the same name.
     place = ".".join(parts[1:] if parts[:1] in (["query"], ["body"], ["path"]) else parts)
     return f"{place[:80]}: {entry.get('msg', 'is not allowed')}" if place else str(entry.get("msg", "is not allowed"))

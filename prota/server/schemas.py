@@ -1,4 +1,4 @@
-"""What goes over the wire."""
+"""Requests and responses of the API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 class MomentFound(BaseModel):
     """A stretch of a video that a search found, or a picture; a picture's times are all 0."""
 
-    segment: int = Field(description="row of the segment that speaks for it, in this version of the library")
+    segment: int = Field(description="row of its best segment, in this version of the library")
     video: str = Field(description="id of the video or picture: SHA-256 of its content")
     kind: Kind
     title: str
@@ -41,13 +41,15 @@ class MomentFound(BaseModel):
     end: float
     best: float = Field(description="seconds at which the frame that matches best is shown")
     score: float
-    relevance: float | None = Field(description="how likely it is a match; null where the model cannot tell")
+    relevance: float | None = Field(
+        description="calibrated probability of being relevant; null if the model is not calibrated"
+    )
     duration: float
     thumbnail: str
 
 
 class Answer(BaseModel):
-    """What a search found, best first."""
+    """The results of a search, best first."""
 
     query: str
     cut: bool = Field(description="whether the text was longer than the model reads")

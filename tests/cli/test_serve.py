@@ -36,7 +36,7 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, 
 def test_a_library_that_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is served from when it is made; but a mistyped folder never will be."""
     started: list[object] = []
-    monkeypatch.setattr("prota.server.running.run", lambda library, options: started.append(library))
+    monkeypatch.setattr("prota.server.app.run", lambda library, options: started.append(library))
     for arguments, said in (
         ((), "no library at nowhere yet: make one with `prota index PATH --library nowhere`\n"),
         (("--allow", tmp_path), ""),

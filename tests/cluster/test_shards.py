@@ -262,7 +262,7 @@ def test_a_node_is_lost(
 _OWNER = """
 import sys, ray
 from prota.cluster.shards import ShardedFinder
-from prota.library.store import Store
+from prota.library.storage.reader import Snapshot
 from tests.cluster.made_up import CPU, head
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
 finder = ShardedFinder(Snapshot.open(sys.argv[2]), head(), CPU, shards=2)
@@ -323,7 +323,7 @@ def _new_version(client: Any, world: Any) -> None:
 def _partial(client: Any) -> None:
     """A partial answer says so, and is not cached."""
     address = "/api/v1/search?q=something+else"
-    os.kill(process(client.app.state.services.engine.view.searcher.finder, 0), signal.SIGKILL)
+    os.kill(process(client.app.state.backend.catalogue.view.searcher.finder, 0), signal.SIGKILL)
     answer = client.get(address).json()
     assert (answer["partial"], answer["shards"], answer["shards_answered"]) == (True, 2, 1)
     slowly(lambda: "prota_shards_up 2" in client.get("/metrics").text)

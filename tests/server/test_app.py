@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
 import random
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 import schemathesis
+import uvicorn
 from fastapi.testclient import TestClient
 
-from prota.server.app import STATIC
-from tests.server.worlds import World, client_of
+from prota.errors import ClusterError, ProtaError, UsageError
+from prota.server import app as app_module
+from prota.server.app import create_app
+from prota.server.page import STATIC
+from tests.processes import LIMIT, wait_until
+from tests.server.worlds import World, client_of, metric, serving
 
+QUERIES = ("red on the left", "a blue thing", "green")
 ODD: list[Any] = [
     *(
         "",
@@ -101,24 +117,57 @@ def test_errors_have_one_shape(client: TestClient, method: str, path: str, statu
     answer = client.request(method, path, follow_redirects=False)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
-    assert set(answer.json()) == {"type", "title", "status", "detail"}
+    assert set(answer.json()) == {"type", "title", "status", "detail", "code"}
     assert answer.json()["status"] == status
     assert answer.headers["content-security-policy"]
 
 
-def test_errors_that_nobody_thought_of_tell_nothing(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    services = client.app.state.services  # type: ignore[attr-defined]
+@pytest.mark.parametrize("stage", ["prota.server.view.Catalogue.at", "prota.library.search.Searcher.moments"])
+def test_a_bug_is_logged_with_its_traceback_and_reported_without(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stage: str
+) -> None:
+    """On the event loop and in the worker."""
 
     def broken(*_: object) -> None:
         raise RuntimeError("a secret")
 
-    monkeypatch.setattr(services.engine, "at", broken)
-    answer = client.get("/api/v1/search", params={"q": "red"})
-    assert answer.status_code == 500
+    monkeypatch.setattr(stage, broken)
+    with caplog.at_level(logging.ERROR, "prota.server"):
+        answer = client.get("/api/v1/search", params={"q": f"red {stage}"})
+    assert (answer.status_code, answer.json()["code"]) == (500, "bug")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["content-security-policy"]
     assert "secret" not in answer.text
-    assert services.desk.inside == 0
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is RuntimeError
+    assert metric(client, "prota_searches_inside") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UsageError("no such thing"), 422, "usage"),
+        (ClusterError("no answer"), 503, "cluster"),
+        (ProtaError("something else"), 503, "error"),
+    ],
+)
+def test_errors_keep_their_code(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, error: ProtaError, status: int, code: str
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("prota.library.search.Searcher.moments", failing)
+    answer = client.get("/api/v1/search", params={"q": f"red {code}"})
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert ("retry-after" in answer.headers) is (status == 503)
+
+
+def test_the_code_of_a_cause_is_reported(client: TestClient) -> None:
+    answer = client.get("/api/v1/search", params={"q": " "})
+    assert (answer.status_code, answer.json()["code"]) == (422, "library")
+    assert client.get("/nowhere").json()["code"] == "request"
 
 
 def test_requests_that_nobody_thought_of(client: TestClient, document: dict[str, Any]) -> None:
@@ -201,13 +250,138 @@ def test_the_page_is_served(client: TestClient) -> None:
             assert answer.headers["content-type"].startswith("text/javascript")
 
 
-def test_what_is_counted(client: TestClient) -> None:
+def test_metrics(client: TestClient) -> None:
     client.get("/api/v1/search", params={"q": "zebra"})
-    client.get("/nowhere/secret")
+    client.request("BREW", "/nowhere/secret")
+    route = "/api/v1/search"
+    counted = metric(client, "prota_requests_total", method="GET", route=route, status="200")
+    assert counted
+    for name in ("prota_request_seconds_bucket", "prota_request_seconds_count"):
+        le = {"le": "+Inf"} if name.endswith("bucket") else {}
+        assert metric(client, name, route=route, **le) >= counted
+    assert metric(client, "prota_requests_total", method="other", route="none", status="404") == 1
+    assert metric(client, "prota_ready") == 1
+    assert metric(client, "prota_library_segments") == client.get("/api/v1/library").json()["segments"]
+    for name in ("encoded_batches", "encoded_queries", "scored_batches"):
+        assert metric(client, f"prota_{name}_total"), name
+    for name in ("refused_total", "partial_answers_total", "searches_inside", "shards", "shards_up"):
+        assert metric(client, f"prota_{name}") == 0, name
     text = client.get("/metrics").text
-    assert 'prota_requests_total{method="GET",route="/api/v1/search",status="200"}' in text
-    assert 'prota_request_seconds_bucket{route="/api/v1/search",le="+Inf"}' in text
-    assert "prota_ready 1" in text
     assert "secret" not in text
     assert "zebra" not in text
-    assert "# TYPE prota_scored_batches_total counter" in text
+
+
+def test_two_applications_count_apart(tmp_path: Path) -> None:
+    first, second = (TestClient(create_app(tmp_path / name), base_url="http://127.0.0.1:8000") for name in "ab")
+    health = {"method": "GET", "route": "/healthz", "status": "200"}
+    for count in (1, 2):
+        first.get("/healthz")
+        assert metric(first, "prota_requests_total", **health) == count
+    assert metric(second, "prota_requests_total", **health) is None
+
+
+def ready(address: str, page: str = "readyz") -> bool:
+    try:
+        return httpx.get(f"{address}/{page}", timeout=LIMIT).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def answers_of(address: str) -> list[dict[str, object]]:
+    answers = []
+    for query in QUERIES:
+        answer = httpx.get(f"{address}/api/v1/search", params={"q": query}, timeout=LIMIT).json()
+        answers.append(answer | {"took_ms": 0})
+    return answers
+
+
+@pytest.mark.process
+def test_killed_and_started_again_it_answers_the_same(world: World) -> None:
+    with serving(world) as (process, address, said):
+        assert "token" not in said
+        wait_until(lambda: ready(address))
+        before = answers_of(address)
+        assert all(answer["moments"] for answer in before)
+        # A client that breaks off, and one that speaks no HTTP.
+        port = int(address.rpartition(":")[2])
+        for message in (b"GET /api/v1/search?q=red HTTP/1.1\r\n", b"\x16\x03\x01\x00nonsense\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(message)
+        assert ready(address)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with serving(world) as (process, address, _):
+        wait_until(lambda: ready(address))
+        assert answers_of(address) == before
+        process.terminate()
+        process.communicate()
+        assert process.returncode in (0, -signal.SIGTERM)
+
+
+@pytest.mark.process
+def test_a_host_that_others_reach_gets_a_token_that_no_log_shows(world: World) -> None:
+    with serving(world, "--host", "0.0.0.0") as (process, address, said):
+        found = re.search(r"\?token=([\w-]{32})", said)
+        assert found is not None
+        wait_until(lambda: ready(address))
+        assert httpx.get(f"{address}/api/v1/library", timeout=LIMIT).status_code == 401
+        with httpx.Client(base_url=address, timeout=LIMIT) as client:
+            assert client.get("/", params={"token": found[1]}).status_code == 200
+            assert client.get("/api/v1/library").status_code == 200
+            client.get("/", params={"token": "wrong" * 5})
+        process.terminate()
+        out, complained = process.communicate()
+        assert found[1] not in out + complained
+
+
+@pytest.mark.process
+def test_the_page_is_there_before_the_model(world: World, tmp_path: Path) -> None:
+    """Of a model that takes for ever to read."""
+    (tmp_path / "model").mkdir()
+    os.mkfifo(tmp_path / "model" / "config.json")
+    with serving(world, "--model", str(tmp_path / "model")) as (_, address, _):
+        wait_until(lambda: ready(address, "healthz"))
+        assert httpx.get(address, timeout=LIMIT).status_code == 200
+        assert httpx.get(f"{address}/api/v1/library", timeout=LIMIT).json()["state"] == "loading"
+        assert not ready(address)
+
+
+@pytest.mark.process
+def test_connections_without_a_full_request_head_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once and after a first request; but not while a body is sent or a response is computed."""
+    # Longer than a busy machine lets a thread wait for its turn, and shorter than the pauses below.
+    monkeypatch.setattr(app_module, "_HEAD", 1.0)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            while (await receive()).get("more_body"):
+                pass
+            await asyncio.sleep(1.2)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, http=app_module._Impatient, log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        with socket.create_connection(listening.getsockname(), timeout=LIMIT) as client:
+            client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 3\r\n\r\na")
+            time.sleep(1.2)
+            client.sendall(b"bc")
+            # Head and body may come apart.
+            answer = client.recv(1000)
+            while not answer.endswith(b"ok"):
+                answer += client.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            client.sendall(b"GET / HT")
+            assert client.recv(1000) == b""
+        for part in (b"", b"GET / HT"):
+            with socket.create_connection(listening.getsockname(), timeout=LIMIT) as client:
+                client.sendall(part)
+                assert client.recv(1000) == b""
+    finally:
+        server.should_exit = True
+        thread.join(LIMIT)
+    assert not thread.is_alive()

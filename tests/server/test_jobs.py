@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -172,13 +173,31 @@ def test_cancelling(tmp_path: Path) -> None:
         assert (third["state"], third["unchanged"]) == ("done", 5)
 
 
-def test_a_job_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_job_that_fails_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_clips(tmp_path / "films", "red-left")
     with client_of(World(tmp_path), allow=(tmp_path,), model="magic") as client:
         job = ended(client, add(client, tmp_path / "films")["id"])
         assert job["state"] == "failed"
         assert "magic: no such folder" in job["detail"]
+        assert not caplog.records
         assert client.get("/api/v1/library").json()["state"] == "ready"
+
+
+def test_a_bug_in_a_job_is_logged_with_its_traceback(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = module.command
+
+    def broken(order: module.IndexOrder) -> list[str]:
+        python, option, code, *arguments = command(order)
+        bug = "from prota.library.library import Library; Library.open = None"
+        return [python, option, code.replace("; main()", f"; {bug}; main()"), *arguments]
+
+    monkeypatch.setattr(module, "command", broken)
+    with client_of(world, allow=(tmp_path,)) as client, caplog.at_level(logging.ERROR, "prota.server"):
+        assert ended(client, add(client, tmp_path)["id"])["state"] == "failed"
+    (record,) = caplog.records
+    assert "TypeError" in record.getMessage()
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -192,7 +211,7 @@ def test_a_server_that_ends_ends_its_jobs(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     with client_of(world, allow=(tmp_path,)) as client:
         add(client, world.videos)
-        jobs = client.app.state.services.jobs  # type: ignore[attr-defined]
+        jobs = client.app.state.backend.jobs  # type: ignore[attr-defined]
         wait_until(lambda: jobs.all()[0].process is not None)
         process = jobs.all()[0].process
     assert process.poll() is not None

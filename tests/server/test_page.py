@@ -15,8 +15,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.processes import LIMIT
 from tests.server.fake_api import CLIPS, PHOTO, STATIC, FakeServer, World
-from tests.server.test_running import serving
 from tests.server.worlds import World as LibraryWorld
+from tests.server.worlds import serving
 
 pytestmark = pytest.mark.browser
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi.testclient import TestClient
+from prometheus_client.parser import text_string_to_metric_families
 
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
@@ -15,7 +18,7 @@ from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
 from tests.library.worlds import toy_model, write_clips, write_picture
-from tests.processes import wait_until
+from tests.processes import python, wait_until
 from tests.small_world import write_colour_clip
 
 
@@ -68,3 +71,21 @@ def client_of(world: World, **options: object) -> Iterator[TestClient]:
     with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
         wait_until(lambda: client.get("/readyz").status_code == 200)
         yield client
+
+
+def metric(client: TestClient, name: str, **labels: str) -> float | None:
+    """A value that /metrics reports; None if it has no such sample."""
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    found = [one for family in families for one in family.samples if (one.name, one.labels) == (name, labels)]
+    return found[0].value if found else None
+
+
+@contextmanager
+def serving(world: World, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, its address, and the line it printed."""
+    with python("-m", "prota", "serve", "-l", world.library, "--port", 0, "--device", "cpu", *options) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.search(r"http://([^/]+):(\d+)", said)
+        assert found is not None, said
+        yield process, f"http://127.0.0.1:{found[2]}", said

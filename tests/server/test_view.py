@@ -1,4 +1,4 @@
-"""Loading in the background, taking over new versions, and libraries that cannot be opened."""
+"""Loading in the background, new versions, libraries that cannot be opened, and folders as filters."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
-from prota.server.engine import Engine
 from prota.server.jobs import order_for
 from prota.server.options import ServerOptions
+from prota.server.view import Catalogue, Folders
 from tests.conftest import imported
 from tests.library.object_store import BUCKET, serving
 from tests.library.worlds import toy_model, write_clips
 from tests.processes import LIMIT, wait_until
 from tests.server.worlds import World, client_of, index, make_world
 
-pytestmark = pytest.mark.process
 
-
+@pytest.mark.process
 def test_making_an_application_imports_no_torch() -> None:
     code = "from pathlib import Path; from prota.server.app import create_app; create_app(Path('nowhere'))"
     assert imported(code, ("torch", "transformers", "lance")) == []
 
 
+@pytest.mark.process
 def test_what_can_be_seen_while_the_model_loads(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     may_go = threading.Event()
-    load = Engine._load
+    load = Catalogue._load
 
-    def slow(engine: Engine, store: Any) -> None:
+    def slow(catalogue: Catalogue, store: Any) -> Any:
         assert may_go.wait(LIMIT)
-        load(engine, store)
+        return load(catalogue, store)
 
-    monkeypatch.setattr(Engine, "_load", slow)
+    monkeypatch.setattr(Catalogue, "_load", slow)
     app = create_app(world.library, ServerOptions(device="cpu", refresh=0.05))
     with TestClient(app, base_url="http://127.0.0.1:8000") as client:
         wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 5)
@@ -56,6 +56,7 @@ def test_what_can_be_seen_while_the_model_loads(world: World, monkeypatch: pytes
         assert client.get("/api/v1/search?q=red").status_code == 200
 
 
+@pytest.mark.process
 def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "library.json").write_text("{}", encoding="utf-8")
@@ -72,6 +73,7 @@ def test_a_library_that_cannot_be_opened(tmp_path: Path) -> None:
         wait_until(lambda: client.get("/api/v1/library").json()["state"] == "ready")
 
 
+@pytest.mark.process
 def test_a_model_that_lies_elsewhere_now(tmp_path: Path) -> None:
     world = make_world(tmp_path)
     moved = world.model.rename(tmp_path / "moved")
@@ -84,6 +86,7 @@ def test_a_model_that_lies_elsewhere_now(tmp_path: Path) -> None:
         wait_until(lambda: client.get(f"/api/v1/jobs/{job['id']}").json()["state"] == "done")
 
 
+@pytest.mark.process
 def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
     world = make_world(tmp_path / "one")
     with client_of(world) as client:
@@ -103,6 +106,7 @@ def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.process
 @pytest.mark.s3
 def test_a_library_on_object_storage(world: World) -> None:
     with serving():
@@ -118,3 +122,33 @@ def test_a_library_on_object_storage(world: World) -> None:
             assert client.get("/api/v1/segments/1/thumbnail").status_code == 200
         # What jobs are told.
         assert order_for(place, None, "cpu", (), 1.0).library == place
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """Two clips in one folder, two in another, and a copy of the first in a third, with a name like any other."""
+    base = tmp_path_factory.mktemp("folders")
+    write_clips(base / "it's a" / "take", "red-left", "blue-top")
+    write_clips(base / "b" / "take" / "deep", "green-right", "pink-left")
+    opened = Library.open(base / "lib", toy_model())
+    opened.index(base, IndexOptions(SegmentPlan(frames=4)))
+    (base / "best").mkdir()
+    shutil.copy(base / "it's a" / "take" / "red-left.mp4", base / "best" / "copy.mp4")
+    opened.index(base, IndexOptions(SegmentPlan(frames=4)))
+    return opened
+
+
+def found(library: Library, name: str) -> set[str]:
+    files = [record for record in library.searcher.store.videos() if record.state == "indexed"]
+    names = {record.video_id: Path(record.path).stem for record in files if "copy" not in record.path}
+    there = Folders((record.path, record.video_id) for record in files)
+    assert there.names == ["best", "deep", "take"]
+    return {names[hit.video.video_id] for hit in library.search("red", 20, there.condition(name), everything=True)}
+
+
+def test_what_lies_in_or_below_a_folder_of_that_name(library: Library) -> None:
+    assert found(library, "best") == {"red-left"}
+    assert found(library, "take") == {"red-left", "blue-top", "green-right", "pink-left"}
+    assert found(library, "deep") == {"green-right", "pink-left"}
+    assert found(library, "it's a") == {"red-left", "blue-top"}
+    assert found(library, "nowhere") == found(library, "") == set()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from prota.server.security import COOKIE
+from prota.server.guard import COOKIE
 from tests.server.worlds import World, client_of
 
 TOKEN = "correct-horse-battery-staple"

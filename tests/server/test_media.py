@@ -1,10 +1,11 @@
-"""Files from strangers: too large, of the wrong kind, broken, slow."""
+"""Files over HTTP: ranges of originals; uploads that are too large, of the wrong kind, broken or slow."""
 
 from __future__ import annotations
 
 import asyncio
 import io
 import itertools
+import os
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,137 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from starlette.requests import Request
 
-from prota.server import uploads
+from prota.library.records import VideoRecord
+from prota.library.walk import content_id
+from prota.server import media
+from prota.server.media import _media_type, kind_of, parse_range, received, stream_video
 from prota.server.problems import ProblemError
-from prota.server.uploads import kind_of, received
 from tests.library.worlds import write_clips
-from tests.server.worlds import World, client_of
+from tests.processes import posix, wait_until
+from tests.server.worlds import World, client_of, index, make_world
+from tests.small_world import write_colour_clip
 
 LIKE = "/api/v1/search/like"
+
+
+@pytest.mark.parametrize(
+    ("header", "span"),
+    [
+        (None, None), ("", None), ("bytes=0-", (0, 100)), ("bytes=0-0", (0, 1)), ("bytes=99-", (99, 100)),
+        ("bytes=5-10", (5, 11)), ("bytes=5-1000", (5, 100)), ("bytes=-1", (99, 100)), ("bytes=-1000", (0, 100)),
+        ("bytes = 1 - 2", (1, 3)), ("bytes=0-99999999999999999999", (0, 100)),
+        # Ignored.
+        ("bytes=-", None), ("bytes=10-5", None), ("bytes=a-b", None), ("bytes=0-1,3-4", None), ("bytes=--1", None),
+        ("items=0-1", None), ("bytes=1", None), ("bytes=0x1-0x2", None), ("bytes=1.5-2", None), ("bytes=٣-٤", None),
+        ("bytes=" + ",".join(["0-"] * 5000), None), ("bytes=" + "9" * 5000 + "-", None), ("bytes 0-1", None),
+    ],
+)  # fmt: skip
+def test_ranges(header: str | None, span: tuple[int, int] | None) -> None:
+    assert parse_range(header, 100) == span
+
+
+@pytest.mark.parametrize("header", ["bytes=100-", "bytes=100-200", "bytes=-0", "bytes=99999999999999999999-"])
+def test_ranges_of_which_nothing_is_there(header: str) -> None:
+    with pytest.raises(ProblemError) as told:
+        parse_range(header, 100)
+    assert told.value.status == 416
+    assert told.value.headers["Content-Range"] == "bytes */100"
+
+
+def test_files_of_other_kinds_are_never_pages() -> None:
+    for name in ("x.html", "x.svg", "x.js", "x", "x.mp3", "x.pdf"):
+        assert _media_type(f"/films/{name}") == "video/mp4"
+    assert _media_type("/films/x.webm") == "video/webm"
+
+
+def test_the_original_is_streamed(client: TestClient, world: World) -> None:
+    path = world.videos / "near" / "red-left.mp4"
+    content, address = path.read_bytes(), f"/api/v1/videos/{content_id(path)}/stream"
+    whole = client.get(address)
+    assert (whole.status_code, whole.content) == (200, content)
+    assert whole.headers["accept-ranges"] == "bytes"
+    assert whole.headers["content-type"] == "video/mp4"
+    head = client.head(address)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == str(len(content))
+    part = client.get(address, headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, content[10:20])
+    assert part.headers["content-range"] == f"bytes 10-19/{len(content)}"
+    assert client.head(address, headers={"Range": "bytes=-5"}).headers["content-length"] == "5"
+    beyond = client.get(address, headers={"Range": f"bytes={len(content)}-"})
+    assert beyond.status_code == 416
+    assert beyond.headers["content-range"] == f"bytes */{len(content)}"
+    assert beyond.headers["content-type"] == "application/problem+json"
+    same = client.get(address, headers={"Range": "bytes=0-1", "If-Range": whole.headers["etag"]})
+    assert same.status_code == 206
+    assert client.get(address, headers={"Range": "bytes=0-1", "If-Range": '"other"'}).content == content
+    assert client.post(address).status_code == 405
+
+
+@posix
+def test_files_that_went_or_changed_are_not_streamed(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    path = world.videos / "near" / "red-left.mp4"
+    address = f"/api/v1/videos/{content_id(path)}/stream"
+    with client_of(world) as client:
+        tag = client.get(address).headers["etag"]
+        size = path.stat().st_size
+        path.write_bytes(bytes(size))
+        # Nothing tells that it is another but its date: a player must not join two files.
+        other = client.get(address, headers={"Range": "bytes=5-9", "If-Range": tag})
+        assert (other.status_code, len(other.content)) == (200, size)
+        assert other.headers["etag"] != tag
+        path.write_bytes(b"something else")
+        assert client.get(address).status_code == 409
+        path.unlink()
+        assert client.get(address).status_code == 404
+        os.mkfifo(path)
+        assert client.get(address).status_code == 409
+        path.unlink()
+        path.symlink_to("/etc/passwd")
+        assert client.get(address).status_code == 409
+        path.unlink()
+        write_colour_clip(world.videos / "near" / "again.mp4", "red", "right")
+        index(world, world.videos)
+        wait_until(lambda: client.get(address).json()["detail"] == "there is no such video in the library")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd", "..%2f..%2fetc%2fpasswd", "%2e%2e/%2e%2e/etc/passwd", "....//etc/passwd", "%00", "a%00.mp4",
+        "%2Fetc%2Fpasswd", "..\\..\\etc\\passwd", "..%255c", "0" * 63, "0" * 65, "G" * 64, "file:///etc/passwd", "~",
+        "0" * 64 + "%00", "0" * 64 + "%0a",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("address", ["/api/v1/videos/{}/stream", "/api/v1/videos/{}", "/static/{}", "/{}"])
+def test_no_path_leads_to_a_file(client: TestClient, name: str, address: str) -> None:
+    answer = client.get(address.format(name))
+    assert answer.status_code in (404, 422)
+    assert "root:" not in answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("red.jpg", "jpeg"), ("blue.png", "png"), ("green.webp", "webp"), ("odd.jpg", "png")]
+)
+def test_pictures_come_as_what_they_are(visitor: TestClient, gallery: World, name: str, kind: str) -> None:
+    path = gallery.videos / "photos" / name
+    answer = visitor.get(f"/api/v1/videos/{content_id(path)}/stream")
+    assert (answer.status_code, answer.content) == (200, path.read_bytes())
+    assert answer.headers["content-type"] == f"image/{kind}"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_picture_of_no_known_kind_is_only_bytes(tmp_path: Path) -> None:
+    """As a library that somebody else made may say."""
+    path = tmp_path / "x.html"
+    path.write_text("<script>alert(1)</script>")
+    size = path.stat().st_size
+    record = VideoRecord("0" * 64, str(path), size, 0, "indexed", codec="svg+xml", segments=1)
+    assert record.kind == "picture"
+    answer = stream_video(record, "HEAD", None, None)
+    assert answer.headers["content-type"] == "application/octet-stream"
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +262,7 @@ def test_who_sends_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
         async with received(Request({"type": "http", "headers": headers}, receive), 2**20):
             pass
 
-    monkeypatch.setattr(uploads, "_RECEIVING", 0.1)
+    monkeypatch.setattr(media, "_RECEIVING", 0.1)
     # In a thread of its own: a browser that other tests have open keeps a loop running in this one.
     with ThreadPoolExecutor(1) as thread, pytest.raises(ProblemError, match="took too long") as caught:
         thread.submit(asyncio.run, upload()).result()

@@ -1,8 +1,8 @@
-"""Who may ask: the right host name, no foreign page, the token where there is one; and what browsers are told.
+"""Access control for every request: host name, origin and token; and the security headers of every response.
 
-A page of another site can make a browser send requests to this server, and by a name that it points here (DNS
-rebinding) even read the answers. So the Host must be an address or one of our names, what a browser says of where a
-request comes from must be this server itself, and no other site may embed anything.
+A page of another site can make a browser send requests to this server, and read the responses by a name that it points
+here (DNS rebinding). So the Host must be an address or one of our names, the origin that a browser reports must be this
+server itself, and no other site may embed anything.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from prota.server.problems import problem_response, unexpected_response
 __all__ = ["COOKIE", "Guard"]
 
 COOKIE = "prota_session"
-# Whoever watches over the server need not know the token; the page asks for it, and holds nothing of the library.
+# Monitoring needs no token; the page asks for it, and contains nothing of the library.
 _OPEN = ("/", "/healthz", "/readyz")
 _OPEN_BELOW = "/static/"
-# Only this one takes files, and counts their bytes itself; all else is a line of JSON.
+# Only this route takes files, and limits their size itself; all other bodies are a line of JSON.
 _UPLOAD, _LARGEST_BODY = "/api/v1/search/like", 2**16
 _HEADERS = {
     "Content-Security-Policy": (
@@ -46,15 +46,15 @@ _HEADERS = {
 
 
 class Guard:
-    """Stands before the application."""
+    """Middleware that runs before the application."""
 
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self.app = app
         self.token = options.token
         own = () if is_loopback(options.host) else (socket.gethostname(), socket.getfqdn(), options.host)
-        self.given = {name.lower() for name in options.names}
-        self.names = {name.lower() for name in ("localhost", *own)} | self.given
-        # Addresses of this machine cannot be told from others when it listens at all of them; none can be rebound.
+        self.own_names = {name.lower() for name in options.names}
+        self.names = {name.lower() for name in ("localhost", *own)} | self.own_names
+        # When listening at all addresses, those of this machine are not known; but addresses cannot be rebound.
         self.any_address = not is_loopback(options.host)
         self.session = hashlib.sha256(f"prota session {options.token}".encode()).hexdigest()
 
@@ -62,7 +62,7 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            # There are no web sockets here; a server closes what is not accepted.
+            # There are no web sockets: uvicorn closes what is not accepted.
             return
 
         begun = False
@@ -82,13 +82,13 @@ class Guard:
         try:
             await (self.app if answer is None else answer)(scope, bounded, send_guarded)
         except Exception as error:
-            # Here, and not further out, so that even this answer carries the headers.
+            # Here and not further out, so that this response has the headers too.
             if begun:
                 raise
             await unexpected_response(scope, error)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to a request that goes no further; None where it may."""
+        """The response to a request that is rejected; None if it is not."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
@@ -110,7 +110,7 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
-            # Raises where the port is none.
+            # Raises if the port is invalid.
             _ = urlsplit(f"//{host}").port
         except ValueError:
             return False
@@ -126,12 +126,12 @@ class Guard:
     def _same_origin(self, scope: Scope, headers: Headers, host: str) -> bool:
         origins = headers.getlist("origin")
         schemes = {scope["scheme"]}
-        if (urlsplit(f"//{host}").hostname or "").lower() in self.given:
-            # Under a name of its own there may be a proxy before this server, and TLS ends there.
+        if (urlsplit(f"//{host}").hostname or "").lower() in self.own_names:
+            # Under such a name there may be a proxy before this server that terminates TLS.
             schemes |= {"http", "https"}
         if not {origin.lower() for origin in origins} <= {f"{scheme}://{host}".lower() for scheme in schemes}:
             return False
-        # A link from elsewhere may lead to the page, but nothing may be embedded or fetched.
+        # Other sites may link to the page, but not embed or fetch anything.
         if scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate":
             return not scope["path"].startswith("/api/") or headers.get("sec-fetch-site") in ("same-origin", "none")
         return headers.get("sec-fetch-site", "none") in ("same-origin", "none")
@@ -147,10 +147,9 @@ class Guard:
         return cookie is not None and _equal(cookie.value, self.session)
 
     def _entrance(self, scope: Scope) -> Response | None:
-        """Opening /?token=… sets the cookie. What follows is a page and no redirect.
+        """Opening /?token=… sets the cookie and removes the token from the address bar.
 
-        A browser that came by a link from elsewhere would not send a strict cookie along a redirect; from a page of
-        ours it does. The token leaves the address bar with it.
+        By a page, not by a redirect: after a link from another site a browser sends no strict cookie along a redirect.
         """
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=None)
         given = [value for name, value in pairs if name == "token"]
@@ -171,7 +170,7 @@ class Guard:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Of a body that nobody needs so large, no more is taken in."""
+    """Limits the size of a body."""
     taken = 0
 
     async def bounded() -> Message:
@@ -186,5 +185,5 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def _equal(given: str, right: str) -> bool:
-    """In constant time, whatever the lengths."""
+    """Compares in constant time."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(right.encode()).digest())

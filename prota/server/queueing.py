@@ -1,4 +1,4 @@
-"""How many may wait, and for what: a bounded place in the queue, queries encoded together, answers that are kept."""
+"""Bounded queues, batching and a cache: the server stays responsive under load."""
 
 from __future__ import annotations
 
@@ -13,37 +13,32 @@ from typing import Generic, TypeVar
 
 from prota.server.problems import ProblemError
 
-__all__ = ["Batcher", "Desk", "Kept"]
+__all__ = ["Batcher", "BoundedPool", "LruCache"]
 
 A = TypeVar("A")
 B = TypeVar("B")
-_LARGEST_BATCH = 64
 
 
-class Desk:
-    """Threads that work, and a bounded number of those who wait for them.
+class BoundedPool:
+    """A thread pool with a limited number of requests, running or waiting. More are rejected at once."""
 
-    Who finds it full is told at once to come back: a queue without end answers nobody in time.
-    """
-
-    def __init__(self, name: str, threads: int, waiting: int) -> None:
-        self.limit, self.inside, self.refused = threads + waiting, 0, 0
+    def __init__(self, name: str, threads: int, limit: int) -> None:
+        self.limit, self.active, self.rejected = limit, 0, 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """To be held from the first moment of a request to the last; ProblemError 503 where there is none."""
-        if self.inside >= self.limit:
-            self.refused += 1
-            raise ProblemError(503, "too many are asking at the same time: try again soon", {"Retry-After": "1"})
-        self.inside += 1
+    def slot(self) -> Iterator[None]:
+        """Hold a slot for the whole request; ProblemError 503 if none is free. Call it on the event loop only."""
+        if self.active >= self.limit:
+            self.rejected += 1
+            raise ProblemError(503, "too many requests at the same time: try again soon", {"Retry-After": "1"})
+        self.active += 1
         try:
             yield
         finally:
-            self.inside -= 1
+            self.active -= 1
 
     async def run(self, work: Callable[[], A]) -> A:
-        """In one of the threads, while others are served."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def close(self) -> None:
@@ -51,13 +46,13 @@ class Desk:
 
 
 class Batcher(Generic[A, B]):
-    """One thread that takes all that came while it was busy, and does it in one go."""
+    """One thread that processes everything submitted while it was busy as one batch."""
 
-    def __init__(self, work: Callable[[Sequence[A]], Sequence[B]], largest: int = _LARGEST_BATCH) -> None:
+    def __init__(self, name: str, work: Callable[[Sequence[A]], Sequence[B | Exception]], largest: int) -> None:
+        """``work``: one result for each item; an exception fails that item alone."""
         self._work, self._largest = work, largest
         self._queue: queue.SimpleQueue[tuple[A, Future[B]] | None] = queue.SimpleQueue()
-        self.batches, self.items = 0, 0
-        self._thread = threading.Thread(target=self._run, name="prota-batches", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def submit(self, item: A) -> Future[B]:
@@ -73,8 +68,11 @@ class Batcher(Generic[A, B]):
             pass
 
     def _next(self) -> bool:
-        """One batch; False after the last. While it waits for the first of a batch it keeps nothing of the one before,
-        which may be all that still needs an old version of the library."""
+        """Process one batch; False after the last.
+
+        A function of its own, so that waiting keeps no reference to the previous batch: it may be the last that holds
+        an old version of the library.
+        """
         if (first := self._queue.get()) is None:
             return False
         batch, ended = [first], False
@@ -84,47 +82,42 @@ class Batcher(Generic[A, B]):
                 ended = True
                 break
             batch.append(other)
-        self._do(batch)
+        # Cancelled: the client has disconnected.
+        self._do([(item, future) for item, future in batch if future.set_running_or_notify_cancel()])
         return not ended
 
     def _do(self, batch: list[tuple[A, Future[B]]]) -> None:
-        # Who has gone meanwhile needs no answer.
-        batch = [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
         if not batch:
             return
-        self.batches += 1
-        self.items += len(batch)
         try:
             results = self._work([item for item, _ in batch])
         except Exception as error:
             if len(batch) == 1:
                 batch[0][1].set_exception(error)
                 return
-            # One of them is at fault: the others must not suffer for it.
-            for item, future in batch:
-                try:
-                    future.set_result(self._work([item])[0])
-                except Exception as own:
-                    future.set_exception(own)
+            # One item may have caused it: process each alone.
+            for one in batch:
+                self._do([one])
             return
         for (_, future), result in zip(batch, results, strict=True):
-            future.set_result(result)
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
 
-class Kept(Generic[B]):
-    """The last so many values by key; the one not asked for the longest goes first."""
+class LruCache(Generic[B]):
+    """The most recently used values by key, safe to use from several threads."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.hits, self.misses = limit, 0, 0
+        self.limit = limit
         self._values: OrderedDict[Hashable, B] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> B | None:
         with self._lock:
             if key not in self._values:
-                self.misses += 1
                 return None
-            self.hits += 1
             self._values.move_to_end(key)
             return self._values[key]
 

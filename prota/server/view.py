@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from prota.errors import one_line
 from prota.library.records import ModelStamp, VideoRecord
 from prota.library.storage.location import Location, Where
-from prota.library.storage.schema import one_of
+from prota.library.storage.schema import one_of, stored
 from prota.models import shipped
 from prota.server.problems import ProblemError, readable
 
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 __all__ = ["Catalogue", "Folders", "State", "View"]
 
 State = Literal["loading", "ready", "failed"]
-# With more videos, filter by their folders instead, unless those are many as well.
 # After an error, wait this many times longer before the next attempt.
 _BACKOFF = 5
 # An indexing run commits all the time. After loading a version, leave this many times the loading time to searches.
 _REST = 4.0
 _log = logging.getLogger("prota.server")
+# With more videos, filter by their folders instead, unless those are many as well.
+_FEW_VIDEOS, _FEW_FOLDERS = 500, 50
 
 
 class Folders:
@@ -48,8 +49,11 @@ class Folders:
     def __init__(self, files: Iterable[tuple[str, str]]) -> None:
         """``files``: (path, content) of each existing file."""
         self._contents: dict[str, set[str]] = {}
+        self._paths: dict[str, str] = {}
         for path, content in files:
             self._contents.setdefault(os.path.dirname(path), set()).add(content)
+            # A filter sees one path of each content, of copies the first.
+            self._paths[content] = min(path, self._paths.get(content, path))
         self._named: dict[str, set[str]] = {}
         for parent in self._contents:
             for folder in _ancestors(parent):
@@ -65,7 +69,13 @@ class Folders:
         named = self._named.get(name, set())
         within = {parent for parent in self._contents if any(folder in named for folder in _ancestors(parent))}
         contents = set[str]().union(*(self._contents[parent] for parent in within))
-        return one_of("video_id", contents or [""])
+        tops = {folder for folder in named if not any(above in named for above in _ancestors(os.path.dirname(folder)))}
+        if len(contents) <= _FEW_VIDEOS or len(tops) > _FEW_FOLDERS:
+            return one_of("video_id", contents or [""])
+        starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(tops)]
+        parts = [f"starts_with(path, '{start}')" for start in starts]
+        elsewhere = [content for content in contents if os.path.dirname(self._paths[content]) not in within]
+        return "(" + " OR ".join([*parts, *([one_of("video_id", elsewhere)] if elsewhere else [])]) + ")"
 
 
 def _ancestors(folder: str) -> list[str]:

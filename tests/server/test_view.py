@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
+from prota.server import view
 from prota.server.app import create_app
 from prota.server.jobs import order_for
 from prota.server.options import ServerOptions
@@ -146,9 +147,21 @@ def found(library: Library, name: str) -> set[str]:
     return {names[hit.video.video_id] for hit in library.search("red", 20, there.condition(name), everything=True)}
 
 
-def test_what_lies_in_or_below_a_folder_of_that_name(library: Library) -> None:
+@pytest.mark.parametrize(("videos", "tops"), [(500, 50), (0, 50), (0, 0)])
+def test_what_lies_in_or_below_a_folder_of_that_name(
+    library: Library, monkeypatch: pytest.MonkeyPatch, videos: int, tops: int
+) -> None:
+    """The same whether few videos, few folders or many of both are asked for."""
+    monkeypatch.setattr(view, "_FEW_VIDEOS", videos)
+    monkeypatch.setattr(view, "_FEW_FOLDERS", tops)
     assert found(library, "best") == {"red-left"}
     assert found(library, "take") == {"red-left", "blue-top", "green-right", "pink-left"}
     assert found(library, "deep") == {"green-right", "pink-left"}
     assert found(library, "it's a") == {"red-left", "blue-top"}
     assert found(library, "nowhere") == found(library, "") == set()
+
+
+def test_a_folder_below_one_of_the_same_name_is_not_asked_for_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_FEW_VIDEOS", 0)
+    there = Folders([("/v/take/take/a.mp4", "1")])
+    assert there.condition("take") == "(starts_with(path, '/v/take/'))"

@@ -13,6 +13,8 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from lance.dataset import serialize_row_addrs
 
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
 from prota.library.storage.location import Location, Where
@@ -65,7 +67,7 @@ class Snapshot:
         """The present version, or an earlier one that still exists."""
         self.location, self.stamp = location, stamp
         self.head, self._videos, self._segments = open_at_head(location, at)
-        self._on_files = lru_cache(maxsize=32)(self._on_files_uncached)
+        self._kept_by = lru_cache(maxsize=32)(self._find_kept)
 
     @classmethod
     def open(cls, where: Where) -> Snapshot:
@@ -141,8 +143,8 @@ class Snapshot:
             numbers = np.asarray(rows, dtype=np.int64)
             return self._take(names, numbers).append_column("row", pa.array(numbers))
         with self._reading(where):
-            limited = self._limited(where, within, hidden)
-            table = self._segments.to_table(columns=names, filter=limited, with_row_id=True)
+            limits = self._limits(where, within, hidden)
+            table = self._segments.scanner(columns=names, with_row_id=True, **limits).to_table()
         numbers = self._numbers(table.column("_rowid"))
         return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
 
@@ -203,45 +205,54 @@ class Snapshot:
             some = min(probes or self._probes(count, rows), self.partitions)
             query["nprobes"] = self.partitions if where or hidden else some
         with self._reading(where):
-            limited = self._limited(where, within, hidden)
-            table = self._segments.to_table(
-                columns=["_distance"], nearest=query, filter=limited, prefilter=True, with_row_id=True
-            )
+            limits = self._limits(where, within, hidden) | {"prefilter": True, "with_row_id": True}
+            table = self._segments.scanner(columns=["_distance"], nearest=query, **limits).to_table()
         return self._numbers(table.column("_rowid"))
 
     def _probes(self, count: int, rows: int) -> int:
         # Twice the partitions that would hold that many segments if all were of one size, and at least a quarter.
         return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
 
-    def _limited(self, where: str | None, within: range | None, hidden: Collection[str]) -> str | None:
-        """A filter that also keeps to neighbouring rows and leaves out some contents, where it is to."""
-        parts = [] if where is None else [f"({self._on_segments(where)})"]
+    def _limits(self, where: str | None, within: range | None, hidden: Collection[str]) -> dict[str, Any]:
+        """Options of a scan that keeps to a filter and to neighbouring rows, and leaves out some contents."""
+        limits: dict[str, Any] = {}
+        parts = []
+        if where is not None and not _words(where).isdisjoint(OF_FILE):
+            limits["row_addr_allowlist"] = self._kept_by(where)
+        elif where is not None:
+            parts.append(f"({_with_kind(where)})")
         if within is not None:
             first, last = self._addresses[[within.start, within.stop - 1]]
             parts.append(f"_rowid >= {first} AND _rowid <= {last}")
         if hidden:
             parts.append(f"NOT ({one_of('video_id', hidden)})")
-        return " AND ".join(parts) or None
+        return limits | ({"filter": " AND ".join(parts)} if parts else {})
 
-    def _on_segments(self, where: str) -> str:
-        """A filter as a condition on the columns of segments."""
-        if not _words(where).isdisjoint(OF_FILE):
-            return self._on_files(where)
-        return _with_kind(where)
+    def _find_kept(self, where: str) -> bytes:
+        """The rows that a filter on properties of files keeps, as Lance wants them.
 
-    def _on_files_uncached(self, where: str) -> str:
-        """For a filter on properties of files: the contents that it keeps, or the rows if it is also on segments."""
-        segments = None
-        if not _words(where).isdisjoint(OF_SEGMENT):
-            segments = self._segments.to_table(columns=["video_id", *OF_SEGMENT], with_row_id=True)
-            segments = segments.rename_columns({"_rowid": "address"})
-        # Only Lance knows its SQL: it filters a table in memory.
-        table = lance.write_dataset(filter_table(self.catalogue.owners(), segments), "memory://")
-        key = "video_id" if segments is None else "address"
-        kept = table.to_table(columns=[key], filter=_with_kind(where)).column(key).to_pylist()
-        if not kept:
-            return "video_id = ''"
-        return one_of(key, kept) if segments is None else f"_rowid IN ({', '.join(map(str, kept))})"
+        Segments have no such properties, and a list of many contents in SQL is slow: 50,000 take Lance half a second.
+        """
+        owners, owner_of_row = self._files
+        if _words(where).isdisjoint(OF_SEGMENT):
+            table = owners.append_column("place", pa.array(np.arange(len(owners))))
+        else:
+            table = owners.take(owner_of_row).append_column("place", pa.array(np.arange(self.count())))
+            for name, column in zip(OF_SEGMENT, self._segments.to_table(columns=list(OF_SEGMENT)).columns, strict=True):
+                table = table.append_column(name, column)
+        # Only Lance knows its SQL, and filters what it has written: this is in memory.
+        asked = lance.write_dataset(table, "memory://")
+        rows = asked.to_table(columns=["place"], filter=_with_kind(where)).column("place").to_numpy()
+        if _words(where).isdisjoint(OF_SEGMENT):
+            rows = np.flatnonzero(np.isin(owner_of_row.fill_null(-1).to_numpy(), rows))
+        return bytes(serialize_row_addrs(self._addresses[rows].tolist()))
+
+    @cached_property
+    def _files(self) -> tuple[pa.Table, pa.ChunkedArray]:
+        """What a filter can ask of the video that each content is shown as, and the place of its video for each row."""
+        owners = filter_table(self.catalogue.owners())
+        contents = self._segments.to_table(columns=["video_id"]).column("video_id")
+        return owners, pc.index_in(contents, value_set=owners.column("video_id").combine_chunks())
 
     def _take(self, columns: list[str], rows: Rows) -> pa.Table:
         numbers = np.asarray(rows, dtype=np.int64)

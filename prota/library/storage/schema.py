@@ -165,8 +165,8 @@ def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> 
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def filter_table(videos: Iterable[VideoRecord], segments: pa.Table | None = None) -> pa.Table:
-    """What a filter can ask of the owners of contents; with rows of ``segments``, also what it can ask of those.
+def filter_table(videos: Iterable[VideoRecord]) -> pa.Table:
+    """What a filter can ask of videos.
 
     ``modified`` is a time here, which compares with dates, unlike the nanoseconds of a record.
     """
@@ -175,8 +175,7 @@ def filter_table(videos: Iterable[VideoRecord], segments: pa.Table | None = None
     columns = {name: [as_stored(getattr(video, name)) for video in owners] for name in names}
     columns["modified"] = [nanoseconds // 1000 for nanoseconds in columns["modified"]]
     types = {name: pa.timestamp("us") if name == "modified" else VIDEO_SCHEMA.field(name).type for name in names}
-    table = pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
-    return table if segments is None else segments.join(table, "video_id")
+    return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
 
 
 def as_stored(value: Any) -> Any:

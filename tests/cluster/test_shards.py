@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 
 def spec_of(store: Snapshot, rows: range, hidden: frozenset[str] = frozenset()) -> ShardSpec:
-    return ShardSpec(store.folder, read_library(store.folder), store.stamp, store.head, rows, hidden)
+    return ShardSpec(store.location, read_library(store.location), store.stamp, store.head, rows, hidden)
 
 
 def rows_of(found: Found) -> list[list[int]]:
@@ -274,7 +274,7 @@ sys.stdin.read()
 
 @pytest.mark.ray
 def test_shards_end_with_a_killed_owner(cluster: Any, running: Callable[[], list[int]], store: Snapshot) -> None:
-    with python("-c", _OWNER, cluster.address, store.folder, stdin=-1, stderr=None) as owner:
+    with python("-c", _OWNER, cluster.address, store.location, stdin=-1, stderr=None) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "ready\n"
         assert sum(running()) == 2

@@ -35,6 +35,8 @@ class Way(BaseHTTPRequestHandler):
     """Hands requests on to the real server, or does not, or loses what it answers."""
 
     protocol_version = "HTTP/1.1"
+    # An answer leaves at once: the kernel would wait 40 ms for more of it.
+    disable_nagle_algorithm = True
     server: Proxy
 
     def do_GET(self) -> None:

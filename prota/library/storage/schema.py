@@ -201,21 +201,22 @@ class Catalogue:
 
     def __init__(self, records: Iterable[VideoRecord]) -> None:
         self.records: dict[str, VideoRecord] = {}
-        self._paths: dict[str, set[str]] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
         self.replace(records, ())
 
     def replace(self, videos: Iterable[VideoRecord], remove: Iterable[str]) -> None:
         """Take records out by path, and put others in, in the place of those with the same path."""
         for path in remove:
-            record = self.records.pop(path)
-            self._paths[record.video_id].discard(path)
-            if not self._paths[record.video_id]:
-                del self._paths[record.video_id]
+            video_id = self.records.pop(path).video_id
+            if others := tuple(other for other in self._paths[video_id] if other != path):
+                self._paths[video_id] = others
+            else:
+                del self._paths[video_id]
         for video in videos:
             if video.path in self.records:
                 self.replace((), (video.path,))
             self.records[video.path] = video
-            self._paths.setdefault(video.video_id, set()).add(video.path)
+            self._paths[video.video_id] = (*self._paths.get(video.video_id, ()), video.path)
 
     def owner(
         self, video_id: str, without: Collection[str] = (), plus: Iterable[VideoRecord] = ()

@@ -80,15 +80,12 @@ windows: setup
 	$(BIN)/python -m pytest -p tests.windows $(FAST)
 
 # Once more as CPUs without AVX-512 and without AVX2 round: every library that multiplies matrices is told which it has.
-# oneDNN keeps VNNI, because torch asks the CPU itself whether oneDNN multiplies int8 without overflow; and torch.compile
-# needs a cache of its own, which would otherwise hand out code for the real CPU.
+# oneDNN keeps VNNI, because torch asks the CPU itself whether oneDNN multiplies int8 without overflow.
 NUMERIC := $(BIN)/pytest -n $(WORKERS) -m "not (browser or process or ray or s3)"
 numerics: export ONEDNN_MAX_CPU_ISA := AVX2_VNNI
 numerics: setup
-	OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 \
-	  TORCHINDUCTOR_CACHE_DIR=$(VENV)/inductor/avx2 $(NUMERIC)
-	OPENBLAS_CORETYPE=Nehalem MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default \
-	  TORCHINDUCTOR_CACHE_DIR=$(VENV)/inductor/default $(NUMERIC)
+	OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 $(NUMERIC)
+	OPENBLAS_CORETYPE=Nehalem MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default $(NUMERIC)
 
 bench: setup
 	$(BIN)/python benchmarks/score.py

@@ -25,6 +25,11 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["PYTHONPATH"] = str(REPOSITORY)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# torch.compile's cache has no key for ATEN_CPU_CAPABILITY: code compiled for AVX-512 computed NaN with AVX2.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    str(REPOSITORY / ".pytest_cache" / "inductor" / torch.backends.cpu.get_cpu_capability()),
+)
 if sys.platform == "linux":
     # Processes that meet are all here: they need not find this machine by its name.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

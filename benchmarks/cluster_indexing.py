@@ -51,14 +51,14 @@ from lance.file import LanceFileReader
 from ray.cluster_utils import Cluster
 
 from prota.cluster.indexing import RayWork
-from prota.config import Config
+from prota.config.model import Config
 from prota.library import manage
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Location
 from prota.library.storage.reader import Snapshot
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.models import shipped
 
 STORE_BYTES = 3 * 10**8

@@ -41,7 +41,7 @@ from search import fill as fill_clustered
 from serve import WORDS, fill, made_up
 
 from prota.cluster.shards import ShardedFinder
-from prota.config import Config
+from prota.config.model import Config
 from prota.library.finding import RowFinder
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer

@@ -19,7 +19,7 @@ import av
 
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video
 from prota.library.segments import SegmentPlan
-from prota.library.walk import FoundFile, walk
+from prota.video.walk import FoundFile, walk
 
 SIZE = 196
 

@@ -30,8 +30,8 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from score import peak_during, resident
 
-from prota.config import EncoderConfig
-from prota.model import ProTA
+from prota.config.model import EncoderConfig
+from prota.model.prota import ProTA
 
 CAPTION = "a man in a red shirt plays an acoustic guitar on the roof of a house"
 WAYS = ("float32", "int8", "torch.ao int8", "bfloat16", "compiled")
@@ -44,9 +44,9 @@ def pictures(clip: str | None, encoder: EncoderConfig) -> Tensor:
         coarse = torch.rand(count, 3, 12, 12, generator=torch.Generator().manual_seed(0))
         smooth = F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1)
         return (255 * smooth).to(torch.uint8)[None]
-    from prota.frames.decode import decode_chosen
-    from prota.frames.sampling import uniform_indices
-    from prota.frames.transforms import to_square
+    from prota.video.decode import decode_chosen
+    from prota.video.sampling import uniform_indices
+    from prota.video.transforms import to_square
 
     *_, frames = decode_chosen(
         clip,

@@ -27,15 +27,15 @@ from pathlib import Path
 
 import torch
 
-from prota.config import EncoderConfig
-from prota.frames.pool import DecodePool
+from prota.config.model import EncoderConfig
 from prota.library.encoding import encode_video
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.reading import ReadRequest, VideoContent, read_video
 from prota.library.segments import SegmentPlan
-from prota.library.walk import FoundFile, walk
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.walk import FoundFile, walk
+from prota.workers.process_pool import DecodePool
 
 
 @dataclass

@@ -27,7 +27,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from score import naive_score
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.kernels import cpu, fused, search
 from prota.kernels.tiles import Operand, centre, choose_tiling, operand
 from prota.scoring.score import ScoreHead

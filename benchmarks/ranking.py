@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from prota.evaluation.evaluate import encode_videos
+from prota.config.experiment import Experiment
 from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.report import Evaluation, SystemUnderTest
-from prota.experiment import Experiment
+from prota.evaluation.scoring import encode_videos
 from prota.kernels import cpu, fused
 from prota.types import PreparedTokens
 

@@ -16,9 +16,9 @@ import torch
 
 from prota.cli.options import load_system
 from prota.evaluation.calibration import Queries, facts_of, key_words, measure
-from prota.evaluation.evaluate import score_split, score_texts
 from prota.evaluation.report import Evaluation
-from prota.relevance import Relevance
+from prota.evaluation.scoring import score_split, score_texts
+from prota.model.relevance import Relevance
 
 
 @torch.inference_mode()

@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from prota.config import Config
+from prota.config.model import Config
 from prota.library import manage
 from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
@@ -248,7 +248,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 def compare(folder: Path, model_name: str, captions: list[str], int8: bool) -> None:
     """Recall on a library of real videos, for several numbers of candidates."""
     from prota.library.library import Library
-    from prota.model import ProTA
+    from prota.model.prota import ProTA
 
     model = ProTA.from_pretrained(model_name).eval()
     library = Library.open(folder, model.use_int8() if int8 else model)

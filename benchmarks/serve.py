@@ -33,7 +33,7 @@ from prota.library.encoding import stamp_of
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.models import shipped
 
 WORDS = [

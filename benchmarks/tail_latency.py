@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from search import STAMP, World, fill, timed
 
-from prota.config import Config
+from prota.config.model import Config
 from prota.library.storage.reader import Snapshot
 from prota.scoring.score import ScoreHead
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.runtime import start_world
 from prota.training.checkpoint import RunFolder
-from prota.training.train import Trainer
+from prota.training.trainer import Trainer
 
 
 class Watch:

@@ -9,17 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prota.config import Config, ConfigError
-    from prota.model import ModelFolderError, ProTA
+    from prota.config.model import Config, ConfigError
+    from prota.model.folder import ModelFolderError
+    from prota.model.prota import ProTA
 
 __version__ = "0.1.0"
 __all__ = ["Config", "ConfigError", "ModelFolderError", "ProTA", "__version__"]
 
 _HOMES = {
-    "Config": "prota.config",
-    "ConfigError": "prota.config",
-    "ModelFolderError": "prota.model",
-    "ProTA": "prota.model",
+    "Config": "prota.config.model",
+    "ConfigError": "prota.config.base",
+    "ModelFolderError": "prota.model.folder",
+    "ProTA": "prota.model.prota",
 }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prota.config import LossConfig
+from prota.config.model import LossConfig
 from prota.types import PreparedTokens, TokenGaussians
 
 __all__ = [

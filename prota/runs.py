@@ -16,9 +16,9 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from prota.config.experiment import Experiment
 from prota.errors import ProtaError, one_line
-from prota.experiment import Experiment
-from prota.model import model_folder
+from prota.model.folder import model_folder
 
 __all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "find_checkpoint"]
 
@@ -132,7 +132,7 @@ class Run:
 def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
     """(model folder, rule, where its training stood): of a run its best on validation, or its last before the first.
 
-    Any other path names a model, see `prota.model.model_folder`. The folder of one checkpoint still knows its training;
+    Any other path names a model, see `model_folder`. The folder of one checkpoint still knows its training;
     that of any other model does not.
     """
     run = Run(path)

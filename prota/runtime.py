@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from prota.config.base import ConfigError
 from prota.errors import ProtaError
-from prota.settings import ConfigError
 
 __all__ = ["ALONE", "OtherProcessError", "World", "autocast_for", "choose_device", "start_world"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from prota.config import DistributionConfig, ScoreConfig
-from prota.presets import PRESETS
+from prota.config.model import DistributionConfig, ScoreConfig
+from prota.config.presets import PRESETS
 from prota.scoring.score import ScoreHead
 from prota.types import Tokens
 from tests import oracle

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from prota.config import DistributionConfig, LossConfig, ScoreConfig
+    from prota.config.model import DistributionConfig, LossConfig, ScoreConfig
 
 Vector = list[float]
 Item = list[Vector]  # the real tokens of one text or one video, un-normalised

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from prota.experiment import Experiment
-from prota.frames.cache import CachePlan, fill_cache
+from prota.config.experiment import Experiment
+from prota.data.frame_cache import CachePlan, fill_cache
 
 COLOURS = {
     "red": (220, 30, 30),

@@ -11,9 +11,9 @@ import pytest
 
 import prota
 from prota import cli
+from prota.config.base import ConfigError
 from prota.errors import ProtaError, one_line
 from prota.library.records import LibraryError
-from prota.settings import ConfigError
 
 
 def every_error() -> list[type[Exception]]:

@@ -47,7 +47,7 @@ def reading(mark: str, *workers: str) -> bool:
 @pytest.mark.parametrize(
     ("options", "worker"),
     [
-        (("--device", "cpu"), "prota.frames.pool"),
+        (("--device", "cpu"), "prota.workers.process_pool"),
         pytest.param(("--device", "cpu", "--ray", "local"), "ray::MapWorker", marks=pytest.mark.ray),
     ],
 )
@@ -70,7 +70,7 @@ def test_jobs_and_their_workers_end_with_a_server_that_is_killed(videos: Path) -
         assert address is not None
         answer = httpx.post(f"{address[0]}/api/v1/jobs", json={"path": str(videos)}, timeout=LIMIT)
         assert answer.status_code == 202
-        wait_until(lambda: reading(mark, "prota.server.jobs", "prota.frames.pool"))
+        wait_until(lambda: reading(mark, "prota.server.jobs", "prota.workers.process_pool"))
         assert process.poll() is None
     wait_until(lambda: not marked(mark))
 

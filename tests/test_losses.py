@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config import DistributionConfig, LossConfig, ScoreConfig
+from prota.config.model import DistributionConfig, LossConfig, ScoreConfig
 from prota.losses import (
     adaptive_margin,
     contrastive_loss,

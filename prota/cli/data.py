@@ -12,8 +12,8 @@ import typer
 from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment, progress
 
 if TYPE_CHECKING:
+    from prota.config.experiment import Experiment
     from prota.data.splits import Split
-    from prota.experiment import Experiment
 
 __all__ = ["app"]
 
@@ -104,7 +104,7 @@ def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
 
 def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout: float, retry: bool) -> None:
     """The frame cache of an experiment, and a look at what is in it."""
-    from prota.frames.cache import CacheError, CachePlan, FrameCache, fill_cache
+    from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
 
     settings, encoder = experiment.data, experiment.encoder
     plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)

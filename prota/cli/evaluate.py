@@ -25,7 +25,7 @@ from prota.cli.options import (
     require_data,
     show_table,
 )
-from prota.settings import merge, parse_override
+from prota.config.base import merge, parse_override
 
 if TYPE_CHECKING:
     from torch import Tensor

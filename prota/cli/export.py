@@ -10,7 +10,7 @@ import typer
 from prota.cli.options import Overrides
 
 if TYPE_CHECKING:
-    from prota.model import ProTA
+    from prota.model.prota import ProTA
 
 __all__ = ["export"]
 
@@ -53,8 +53,8 @@ def export(
             raise typer.BadParameter(f"{out} is in the folder of the run {folder}, which needs its files: give another")
     if out.is_dir() and any(out.iterdir()) and not (out / "config.json").exists():
         raise typer.BadParameter(f"{out} has other files in it: give a new folder")
-    from prota.experiment import Experiment
-    from prota.model import ProTA
+    from prota.config.experiment import Experiment
+    from prota.model.prota import ProTA
     from prota.runs import find_checkpoint
     from prota.training.averaging import mean_model
 
@@ -79,7 +79,7 @@ def export(
 
 
 def _tell_size(out: Path, model: ProTA, weights: Literal["float32", "float16", "int8"]) -> None:
-    from prota.weights import rounding_error
+    from prota.model.weights import rounding_error
 
     size, whole = (out / "model.safetensors").stat().st_size, sum(p.numel() * 4 for p in model.state_dict().values())
     share = "" if weights == "float32" else f", {size / whole:.0%} of float32"

@@ -47,7 +47,7 @@ def index(
     How videos are cut (--frames, --fps, --overlap, --shots) counts for files that are new or changed.
     """
     if ray is not None:
-        from prota.cluster.ray import check
+        from prota.cluster.connect import check
 
         check(ray)
     from prota.library.indexing import IndexOptions
@@ -81,7 +81,7 @@ def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker |
     if ray is None:
         yield None
         return
-    from prota.cluster.ray import connect
+    from prota.cluster.connect import connect
 
     with connect(ray) as dashboard:
         if dashboard:

@@ -27,7 +27,7 @@ def match(
     """Order captions by how well they describe a clip or a picture."""
     lines = read_lines(captions)
     from prota.library.clips import match_captions
-    from prota.model import ProTA
+    from prota.model.prota import ProTA
     from prota.runtime import start_world
 
     loaded = ProTA.from_pretrained(model).to(start_world(device).device)

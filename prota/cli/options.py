@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import torch
     from rich.table import Table
 
+    from prota.config.experiment import Experiment
     from prota.evaluation.report import SystemUnderTest
-    from prota.experiment import Experiment
 
 __all__ = [
     "INTERRUPTED",
@@ -112,7 +112,7 @@ class RayCommand(TyperCommand):
 
 def with_address(args: list[str]) -> list[str]:
     """A command line in which every --ray has an address: what follows it and is none is something else."""
-    from prota.cluster.ray import LOCAL, is_address
+    from prota.cluster.connect import LOCAL, is_address
 
     end = args.index("--") if "--" in args else len(args)
     alone = {
@@ -125,7 +125,7 @@ def with_address(args: list[str]) -> list[str]:
 
 def load_experiment(path: Path, overrides: list[str] | None, start: str | None = None) -> Experiment:
     """The experiment of a TOML file; ``start``, the model of --from, stands for its train.start."""
-    from prota.experiment import Experiment
+    from prota.config.experiment import Experiment
     from prota.training.start import config_of
 
     changes = [*(overrides or ()), *([f"train.start={json.dumps(start)}"] if start else [])]

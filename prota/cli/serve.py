@@ -51,7 +51,7 @@ def serve(
     if missing:
         raise MissingPackageError(f"serving needs {', '.join(missing)}: pip install {' '.join(missing)}")
     if ray is not None:
-        from prota.cluster.ray import check
+        from prota.cluster.connect import check
 
         check(ray)
     elif shards or deadline is not None:
@@ -78,7 +78,7 @@ def serve(
     if ray is None:
         run(library, options)
         return
-    from prota.cluster.ray import connect
+    from prota.cluster.connect import connect
 
     with connect(ray) as dashboard:
         if dashboard:

@@ -43,7 +43,7 @@ def train(
     from prota.kernels.dispatch import using
     from prota.runtime import OtherProcessError, start_world
     from prota.training.checkpoint import RunFolder
-    from prota.training.train import Trainer
+    from prota.training.trainer import Trainer
 
     experiment = load_experiment(config, overrides, start)
     folder = RunFolder(run)

@@ -30,9 +30,9 @@ from prota.cluster.stages import Claims, EncodeOrder, Encoder, ReadOrder, Result
 from prota.errors import ClusterError, one_line
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.storage.writer import Writer
-from prota.library.walk import FoundFile
 from prota.library.working import Books, Finished, IndexOptions, Part
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.walk import FoundFile
 
 __all__ = ["RayWork"]
 
@@ -119,7 +119,7 @@ class RayWork:
                 continue
             if reading.error:
                 self._broken.add(path)
-                parts.append(Part(reading.found.record(reading.video_id), error=reading.error))
+                parts.append(Part(VideoRecord.of(reading.found, reading.video_id), error=reading.error))
             elif result.part is not None:
                 parts.append(result.part)
         return parts

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import ray
 
-from prota.frames.pool import DecodePool
-from prota.frames.transforms import Extent
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Location
-from prota.library.walk import FoundFile, content_id
+from prota.video.transforms import Extent
+from prota.video.walk import FoundFile, content_id
+from prota.workers.process_pool import DecodePool
 
 if TYPE_CHECKING:
     from prota.library.working import Part
@@ -188,7 +188,7 @@ class Encoder:
                 continue
             for reading, segments in zip(group, batches, strict=True):
                 assert reading.content is not None
-                record = described(reading.found.record(reading.video_id), reading.content)
+                record = described(VideoRecord.of(reading.found, reading.video_id), reading.content)
                 videos.append((record, segments))
                 part = Part(record, segments.first, len(segments))
                 results.append(Result(replace(reading, content=None), part))

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
+from prota.data.frame_cache import CachePlan, FrameCache
 from prota.data.splits import DataError, Split
-from prota.experiment import Experiment
-from prota.frames.cache import CachePlan, FrameCache
-from prota.frames.sampling import middle_indices
-from prota.settings import ConfigError
+from prota.video.sampling import middle_indices
 
 __all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead"]
 __all__ += ["count_batches", "epoch_batches", "open_cache"]

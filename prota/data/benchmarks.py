@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prota.config.experiment import DataConfig
 from prota.data.rows import column, csv_rows, json_rows, listed_ids, numbered_lines, parse_json, read_text
 from prota.data.splits import SPLITS, Benchmark, DataError, Item, Split, SplitName, examples, hold_back
-from prota.experiment import DataConfig
 
 __all__ = ["SIZES", "load_benchmark", "load_source"]
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prota.config.experiment import DataConfig
 from prota.data.splits import Benchmark, DataError, Split, examples
 from prota.data.videos import Found, find_videos
-from prota.experiment import DataConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -189,8 +189,8 @@ def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[s
 
 def inspect_video(path: Path) -> str | None:
     """Why a file cannot be used; None if it can. Raises DecodeError where it cannot be read at all."""
-    from prota.frames.decode import read_timeline
-    from prota.frames.pictures import is_picture
+    from prota.video.decode import read_timeline
+    from prota.video.pictures import is_picture
 
     timeline = read_timeline(path)
     if is_picture(path):
@@ -205,7 +205,7 @@ def inspect_video(path: Path) -> str | None:
 def _inspect_all(
     paths: Mapping[str, Path], workers: int, timeout: float, on_progress: Progress | None
 ) -> dict[str, str | None]:
-    from prota.frames.pool import DecodePool
+    from prota.workers.process_pool import DecodePool
 
     reasons: dict[str, str | None] = {}
     if not paths:

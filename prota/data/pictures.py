@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prota.experiment import TrainConfig
+from prota.config.experiment import TrainConfig
 
 __all__ = ["Augmentation", "to_pictures"]
 

@@ -10,19 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from prota.data.splits import DataError
-from prota.frames.pictures import PICTURE_EXTENSIONS, is_picture
+from prota.video.pictures import PICTURE_EXTENSIONS, is_picture
+from prota.video.walk import BENCHMARK_EXTENSIONS
 
-__all__ = ["VIDEO_EXTENSIONS", "Found", "find_videos"]
+__all__ = ["Found", "find_videos"]
 
-# In order of preference where several files have one name. The last two occur in DiDeMo, whose names come from Flickr:
-# `x.null`, and `x.` for a container that Flickr did not name.
-VIDEO_EXTENSIONS = (
-    *("mp4", "m4v", "mov", "qt", "mkv", "webm", "avi", "divx", "mpg", "mpeg", "mpe", "m1v", "m2v", "ts", "mts", "m2ts"),
-    *("vob", "wmv", "asf", "flv", "f4v", "3gp", "3gpp", "3g2", "ogv", "ogg", "mxf", "rm", "rmvb", "mjpg", "gif"),
-    *("y4m", "ivf", "h264", "264", "h265", "265", "hevc"),
-    *("null", ""),
-)
-_PREFERENCE = {extension: place for place, extension in enumerate((*VIDEO_EXTENSIONS, *PICTURE_EXTENSIONS))}
+_PREFERENCE = {extension: place for place, extension in enumerate((*BENCHMARK_EXTENSIONS, *PICTURE_EXTENSIONS))}
 
 
 @dataclass(frozen=True)

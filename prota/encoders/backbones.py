@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from prota.config import EncoderConfig
+from prota.config.base import ConfigError
+from prota.config.model import EncoderConfig
 from prota.encoders.text import FUNCTION_WORDS, HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
 from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
 from prota.errors import one_line
-from prota.settings import ConfigError
 
 __all__ = ["Towers", "load_towers", "rebuild_towers", "with_settings"]
 

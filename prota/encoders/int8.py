@@ -8,9 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.weights import round_rows
+__all__ = ["Int8Linear", "round_rows", "use_int8"]
 
-__all__ = ["Int8Linear", "use_int8"]
+_TOP = 127
+# Of a scale's 24 significant bits: 127 times such a number is exact in float32, so rounding rounded weights again
+# finds the same scales and changes nothing.
+_SCALE_BITS = 16
 
 
 class Int8Linear(nn.Module):
@@ -59,3 +62,14 @@ def use_int8(model: nn.Module) -> None:
             setattr(model, name, Int8Linear(part))
         else:
             use_int8(part)
+
+
+def round_rows(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """[rows, columns] → int8 of the same shape, and scales [rows] > 0: no weight moves by more than half its scale."""
+    matrix = matrix.detach().float()
+    largest = matrix.abs().amax(dim=1).double()
+    mantissa, exponent = torch.frexp(largest / _TOP)
+    scale = torch.ldexp((mantissa * 2**_SCALE_BITS).round() / 2**_SCALE_BITS, exponent).float()
+    # Rows of zeros, or of numbers too small to divide by, are zeros; any scale does for them.
+    scale = torch.where(scale < torch.finfo(torch.float32).tiny, 1.0, scale)
+    return (matrix / scale[:, None]).round().clamp(-_TOP, _TOP).to(torch.int8), scale

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.settings import ConfigError
+from prota.config.base import ConfigError
 from prota.types import Tokens
 
 __all__ = ["FrameTower", "ImageFormat", "TemporalTransformer", "VideoEncoder"]

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from prota.errors import EvaluationError
-from prota.model import ProTA
-from prota.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
+from prota.model.prota import ProTA
+from prota.model.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
 
 __all__ = ["Calibration", "Quality", "Queries", "calibrate", "facts_of", "key_words", "measure"]
 

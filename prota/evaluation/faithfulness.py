@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from prota.encoders.text import FUNCTION_WORDS, Word
-from prota.evaluation.evaluate import Progress
-from prota.model import ProTA
+from prota.evaluation.scoring import Progress
+from prota.model.prota import ProTA
 from prota.types import Explanation, PreparedTokens
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 import prota
 from prota.errors import ProtaError
 from prota.files import write_atomically
-from prota.weights import fingerprint
+from prota.model.weights import fingerprint
 
 if TYPE_CHECKING:
     import torch

@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from prota.config.experiment import Experiment
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete
 from prota.data.splits import Benchmark, examples
 from prota.errors import EvaluationError
-from prota.evaluation.evaluate import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.evaluation.faithfulness import Faithfulness, measure_faithfulness
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import RetrievalMetrics, direction_metrics, text_ranks, video_ranks
 from prota.evaluation.normalisation import dual_softmax, query_bank
 from prota.evaluation.passport import CheckpointRecord, Passport, collect_environment
-from prota.experiment import Experiment
+from prota.evaluation.scoring import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.kernels.dispatch import recorded
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.runs import Run, RunError, TrainingState, find_checkpoint
 from prota.runtime import ALONE, World, autocast_for
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.figures.drawing import MARKS, FigureError
 from prota.runs import Run
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.figures.curves import Curve, curve_of, draw_curves, group_runs
 from prota.figures.drawing import FigureError, new_figure
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prota.evaluation.evaluate import Progress, score_split, score_texts
 from prota.evaluation.metrics import text_ranks
 from prota.evaluation.report import Evaluation
+from prota.evaluation.scoring import Progress, score_split, score_texts
 from prota.figures.drawing import FigureError
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.ranking import rank_of_target
 from prota.types import PreparedTokens
 

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig, Temperature
+from prota.config.model import ScoreConfig, Temperature
 from prota.kernels import cpu_build
 from prota.types import PreparedTokens
 

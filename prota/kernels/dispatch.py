@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.errors import UsageError
 from prota.kernels import cpu
 from prota.kernels.tiles import MOST_FRAMES, MOST_WORDS, Operand

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from prota.config import ScoreConfig, Temperature
+from prota.config.model import ScoreConfig, Temperature
 from prota.kernels.tiles import Operand, Tiling, centre, choose_tiling, operand, pad_words
 from prota.types import PreparedTokens
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.kernels.fused import Maths, kernel_arguments, launch_forward
 from prota.kernels.tiles import Operand, Tiling, centre, choose_tiling, operand, pad_words, power_of_two
 from prota.types import PreparedTokens

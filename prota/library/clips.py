@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prota.frames.pool import DecodePool
-from prota.frames.sampling import SAME_TIME
 from prota.library.encoding import encode_video, stored_tokens
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.search import Query, clean_query, has_words
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import SegmentTokens
-from prota.library.walk import content_id
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.sampling import SAME_TIME
+from prota.video.walk import content_id
+from prota.workers.process_pool import DecodePool
 
 __all__ = ["CaptionMatch", "ClipRange", "like_query", "match_captions", "parse_clip"]
 

@@ -16,7 +16,7 @@ from prota.data.pictures import to_pictures
 from prota.library.reading import VideoContent
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch
 from prota.library.storage.reader import SegmentTokens
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.types import PreparedTokens
 
 __all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]

@@ -16,13 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from prota.frames.pictures import is_picture
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.storage.writer import Writer
-from prota.library.walk import FoundFile, Unreadable, below, placed, under, walk
 from prota.library.working import Finished, IndexOptions, LocalWork, Part, Verdict, Work
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.pictures import is_picture
+from prota.video.walk import FoundFile, Unreadable, below, placed, under, walk
 
 __all__ = ["IndexOptions", "IndexReport", "Indexer", "WorkMaker"]
 
@@ -199,13 +199,13 @@ class Indexer:
 
     def begin(self, found: FoundFile, video_id: str) -> VideoRecord:
         """A file is going to be read."""
-        record = found.record(video_id)
+        record = VideoRecord.of(found, video_id)
         self._reading[record.path] = _Reading(record)
         return record
 
     def unreadable(self, found: FoundFile, reason: str) -> None:
         """A file has no content that could be looked at."""
-        self._fail(found.record(""), reason)
+        self._fail(VideoRecord.of(found, ""), reason)
         self.result.bytes_done += found.size
         self.notify(self.result)
 

@@ -15,7 +15,7 @@ from prota.library.search import Hit, Searcher
 from prota.library.storage.location import Location, Where
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.models import shipped
 
 __all__ = ["Library"]

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from prota.frames.decode import DecodeError, Timeline, decode_chosen
-from prota.frames.sampling import SAME_TIME
-from prota.frames.transforms import Extent, to_square
 from prota.library.segments import Cut, SegmentPlan, cut_places, picture_changes, plan
+from prota.video.decode import DecodeError, Timeline, decode_chosen
+from prota.video.sampling import SAME_TIME
+from prota.video.transforms import Extent, to_square
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from prota.errors import ProtaError
+from prota.video.walk import FoundFile
 
 __all__ = ["LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
 
@@ -59,6 +60,11 @@ class VideoRecord:
     segments: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
     """The user's own."""
+
+    @classmethod
+    def of(cls, found: FoundFile, video_id: str) -> VideoRecord:
+        """Of a file that has not been opened yet."""
+        return cls(video_id, str(found.path), found.size, found.modified, "indexed")
 
     @property
     def whole(self) -> bool:

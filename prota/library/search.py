@@ -16,8 +16,8 @@ from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowF
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.storage.reader import Snapshot
-from prota.model import ProTA
-from prota.relevance import query_facts
+from prota.model.prota import ProTA
+from prota.model.relevance import query_facts
 from prota.types import Explanation, PreparedTokens
 
 __all__ = ["BestSegments", "Hit", "Query", "Searcher", "clean_query", "has_words"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from prota.errors import UsageError
-from prota.frames.sampling import SAME_TIME, uniform_indices
-from prota.frames.timeline import DecodeError
+from prota.video.sampling import SAME_TIME, uniform_indices
+from prota.video.timeline import DecodeError
 
 __all__ = ["Cut", "SegmentPlan", "cut_places", "find_cuts", "picture_changes", "plan"]
 

@@ -14,14 +14,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from prota.frames.pool import DecodePool, Outcome
 from prota.library.encoding import encode_video
 from prota.library.reading import ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import SegmentBatch, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.storage.writer import Writer
-from prota.library.walk import FoundFile, content_id
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.walk import FoundFile, content_id
+from prota.workers.process_pool import DecodePool, Outcome
 
 __all__ = ["Books", "Finished", "IndexOptions", "LocalWork", "Part", "Verdict", "Work", "described"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig, Temperature
+from prota.config.model import ScoreConfig, Temperature
 
 __all__ = [
     "combine_directions",

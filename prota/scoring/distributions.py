@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prota.config import DistributionConfig
+from prota.config.model import DistributionConfig
 from prota.types import TokenGaussians, Tokens
 
 __all__ = ["GaussianHead", "TokenMlp"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.kernels import dispatch
 from prota.kernels.dispatch import Backend
 from prota.scoring.aggregation import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.types import PreparedTokens
 
 __all__ = [

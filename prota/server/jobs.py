@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Location, Where
-from prota.library.walk import below
 from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import BadFile, JobRecord
+from prota.video.walk import below
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport

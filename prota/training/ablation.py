@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from prota.config.base import ConfigError, parse_override
+from prota.config.experiment import Experiment
+from prota.config.presets import preset_fields
 from prota.evaluation.paper import AblationRow, ablation_rows
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
-from prota.experiment import Experiment
-from prota.presets import preset_fields
 from prota.runtime import World
-from prota.settings import ConfigError, parse_override
 from prota.training.checkpoint import RunFolder
 from prota.training.features import FeatureClips
 from prota.training.start import config_of
-from prota.training.train import Reporter, Trainer
+from prota.training.trainer import Reporter, Trainer
 
 if TYPE_CHECKING:
     from rich.table import Table

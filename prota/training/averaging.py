@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from prota.encoders.video import TemporalLayer
-from prota.model import ProTA
-from prota.weights import WeightsError
+from prota.model.prota import ProTA
+from prota.model.weights import WeightsError
 
 __all__ = ["WeightAverage", "mean_model"]
 

@@ -14,14 +14,14 @@ from typing import Any, TextIO
 import torch
 from safetensors import SafetensorError
 
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
 from prota.errors import one_line
-from prota.experiment import Experiment
 from prota.files import hold, publish, write_atomically
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.platform import sync
 from prota.runs import REPAIR, STATE_FILE, Run, RunError, TrainingState
 from prota.runtime import ALONE, World
-from prota.settings import ConfigError
 from prota.training.averaging import WeightAverage
 
 __all__ = ["RunFolder"]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from prota.data.batches import Array, Clips
+from prota.data.frame_cache import CachePlan
 from prota.data.pictures import to_pictures
-from prota.frames.cache import CachePlan
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.runtime import autocast_for
 
 __all__ = ["FeatureClips", "feature_key"]

@@ -8,11 +8,11 @@ from itertools import accumulate
 
 import numpy as np
 
+from prota.config.experiment import Experiment
 from prota.data.batches import Array, ClipReader, Clips, Pair, count_batches, epoch_batches, open_cache
 from prota.data.benchmarks import load_source
 from prota.data.doctor import require_complete
 from prota.data.splits import Benchmark, DataError, Split, examples
-from prota.experiment import Experiment
 from prota.training.teacher import CaptionTeacher
 
 __all__ = ["MAIN", "Location", "Schedule", "Source", "open_sources"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from prota.config import Config
-from prota.experiment import Experiment, TrainConfig
-from prota.model import ProTA, saved_config
+from prota.config.experiment import Experiment, TrainConfig
+from prota.config.model import Config
+from prota.model.folder import saved_config
+from prota.model.prota import ProTA
+from prota.model.weights import fingerprint
 from prota.runs import find_checkpoint
-from prota.weights import fingerprint
 
 __all__ = ["Start", "config_of"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from prota.encoders.text import TextBatch
 from prota.losses import LossTerms, share_of_loss
-from prota.model import ProTA
+from prota.model.prota import ProTA
 from prota.runtime import World
 from prota.training.distributed import gather_prepared
 from prota.training.locality import Replaced, locality_loss

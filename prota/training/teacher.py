@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from prota.config.base import ConfigError
 from prota.data.batches import Pair
 from prota.data.splits import Split
 from prota.encoders.text import PretrainedTokenizer, in_context
 from prota.errors import one_line
-from prota.model import ProTA
-from prota.settings import ConfigError
+from prota.model.prota import ProTA
 
 __all__ = ["CaptionTeacher", "SentenceEncoder", "sentence_encoder"]
 

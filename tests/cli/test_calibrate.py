@@ -10,7 +10,7 @@ import torch
 
 from prota import ProTA
 from prota.evaluation import calibration
-from prota.relevance import Relevance
+from prota.model.relevance import Relevance
 from tests.cli.test_commands import prota, succeeds
 
 pytestmark = pytest.mark.train

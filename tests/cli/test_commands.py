@@ -16,10 +16,10 @@ import pytest
 
 from prota import Config
 from prota.cli import main
+from prota.data.frame_cache import FrameCache
 from prota.errors import EvaluationError
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
-from prota.frames.cache import FrameCache
 from prota.training.checkpoint import RunFolder
 from tests.processes import REPOSITORY, python
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from prota.experiment import Experiment
-from prota.model import ProTA
-from prota.relevance import Fit, Relevance
+from prota.config.experiment import Experiment
+from prota.model.prota import ProTA
+from prota.model.relevance import Fit, Relevance
 from prota.training.checkpoint import RunFolder
 from prota.types import PreparedTokens
 from tests.cli.test_commands import prota, succeeds

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from prota.config import Config
+from prota.config.model import Config
 from prota.library.encoding import stored_tokens
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer

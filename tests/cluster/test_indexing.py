@@ -25,14 +25,14 @@ from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Where
 from prota.library.storage.reader import Snapshot
-from prota.library.walk import FoundFile
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.video.walk import FoundFile
 from tests.cluster.conftest import NODE, workers
-from tests.frames.clips import write_clip
 from tests.library.object_store import BUCKET, Proxy, now_and_then
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.processes import LIMIT
 from tests.small_world import COLOURS, SIDES, write_colour_clip
+from tests.video.clips import write_clip
 
 # Half a second a segment: 64 of them, which is a part, are soon together.
 OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=LIMIT)

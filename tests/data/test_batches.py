@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prota.config.experiment import Experiment
 from prota.data.batches import ClipReader, ReadAhead, count_batches, epoch_batches, open_cache
+from prota.data.frame_cache import CachePlan
 from prota.data.splits import DataError, Item, Split, SplitName
-from prota.experiment import Experiment
-from prota.frames.cache import CachePlan
 from tests.processes import REPOSITORY
 
 

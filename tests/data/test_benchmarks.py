@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from prota.config.experiment import DataConfig
 from prota.data import benchmarks
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_disjoint
 from prota.data.splits import Benchmark, DataError
-from prota.experiment import DataConfig
 
 
 @pytest.fixture

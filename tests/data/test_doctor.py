@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from prota.config.experiment import DataConfig
 from prota.data.doctor import check, inspect_video, require_complete, require_disjoint
 from prota.data.splits import Benchmark, DataError, Item, Split
-from prota.experiment import DataConfig
 
 TRAIN = Split(
     "train",
@@ -130,7 +130,7 @@ def test_no_folder_of_videos() -> None:
 
 
 class FakePool:
-    """Runs jobs in place, with the outcomes of prota.frames.pool."""
+    """Runs jobs in place, with the outcomes of prota.workers.process_pool."""
 
     def __init__(self, workers: int, timeout: float) -> None:
         assert (workers, timeout) == (2, 5.0)
@@ -158,10 +158,13 @@ def fake_timeline(path: Path) -> Any:
 
 @pytest.fixture
 def _fake_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, contents in {"decode": {"read_timeline": fake_timeline}, "pool": {"DecodePool": FakePool}}.items():
-        module = ModuleType(f"prota.frames.{name}")
+    for name, contents in {
+        "video.decode": {"read_timeline": fake_timeline},
+        "workers.process_pool": {"DecodePool": FakePool},
+    }.items():
+        module = ModuleType(f"prota.{name}")
         vars(module).update(contents)
-        monkeypatch.setitem(sys.modules, f"prota.frames.{name}", module)
+        monkeypatch.setitem(sys.modules, f"prota.{name}", module)
 
 
 @pytest.mark.usefixtures("_fake_frames")

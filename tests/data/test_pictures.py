@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from prota.config.experiment import TrainConfig
 from prota.data.pictures import Augmentation, to_pictures
-from prota.experiment import TrainConfig
 
 
 def frames() -> torch.Tensor:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from prota.config.experiment import DataConfig
 from prota.data.benchmarks import LSMDC_FILES, SIZES, load_benchmark
 from prota.data.splits import Benchmark, DataError, Item, Split, examples, hold_back
-from prota.experiment import DataConfig
 
 
 def make(name: str, *ids: str) -> Split:

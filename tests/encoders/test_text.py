@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from prota import Config, ProTA
+from prota.config.base import ConfigError
 from prota.encoders.text import FUNCTION_WORDS
-from prota.settings import ConfigError
 from tests.tiny_models import clip_config, pair_config
 
 CONTENT = "encoder.text_tokens=content"

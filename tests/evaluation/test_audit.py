@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prota.config import Config
+from prota.config.model import Config
 from prota.evaluation import audit as module
 from prota.evaluation.audit import Check, Score, audit
 from prota.evaluation.metrics import DirectionMetrics, RetrievalMetrics
-from prota.model import ProTA
+from prota.model.prota import ProTA
 
 TEXTS, VIDEOS, SUB, SINGLE = "permuting texts", "permuting videos", "a sub-matrix", "one text at a time"
 FINITE, CONSTANT = "scores are finite", "scores are not constant"

@@ -11,7 +11,7 @@ import torch
 from prota.errors import EvaluationError
 from prota.evaluation import calibration
 from prota.evaluation.calibration import Queries, _logistic, _rising, calibrate, key_words, measure
-from prota.relevance import Relevance, features_of
+from prota.model.relevance import Relevance, features_of
 from prota.types import PreparedTokens
 
 ALL = range(5)

@@ -8,9 +8,9 @@ from typing import Literal
 
 import pytest
 
+from prota.config.experiment import Experiment
+from prota.config.presets import BACKBONES, PRESETS
 from prota.evaluation.paper import ABLATION, KERNELS, RESULTS, TEMPERATURE, PaperFigures, ablation_rows
-from prota.experiment import Experiment
-from prota.presets import BACKBONES, PRESETS
 from tests.processes import REPOSITORY
 
 TABLES: list[Literal["main", "temperature", "kernels"]] = ["main", "temperature", "kernels"]

@@ -16,14 +16,14 @@ import torch
 from rich.console import Console
 
 import prota
-from prota.config import Config
+from prota.config.model import Config
 from prota.evaluation import passport as module
 from prota.evaluation.intervals import bootstrap
 from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.passport import CheckpointRecord, Passport, PassportError, collect_environment
-from prota.model import ProTA
+from prota.model.prota import ProTA
+from prota.model.weights import WeightsError, fingerprint
 from prota.ranking import rank_of_target
-from prota.weights import WeightsError, fingerprint
 
 
 def example(**changes: Any) -> Passport:
@@ -198,7 +198,7 @@ def test_the_commit_and_its_changes(fake_git: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("GIT_DIR", "elsewhere")
     (tmp_path / "status").write_text("")
     assert module._git_state(fake_git) == ("c0ffee", False)
-    (tmp_path / "status").write_text(" M prota/model.py\n")
+    (tmp_path / "status").write_text(" M prota/model/prota.py\n")
     assert module._git_state(fake_git) == ("c0ffee", True)
     (tmp_path / "status").unlink()
     assert module._git_state(fake_git) == ("c0ffee", None)

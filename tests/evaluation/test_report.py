@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from prota import Config, ProTA
+from prota.config.experiment import Experiment
 from prota.data.splits import Benchmark, Item, Split
 from prota.evaluation import report
 from prota.evaluation.report import Evaluation, SystemUnderTest, read_matrix
-from prota.experiment import Experiment
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 
 
 def write_run(

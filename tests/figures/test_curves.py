@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.figures.curves import Curve, curve_of, draw_curves, group_runs, read_log
 from prota.figures.drawing import FigureError, new_figure
 from tests.figures.logs import write_run

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens
 from tests.cases import SCORE_VARIANTS

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.kernels import cpu, cpu_build
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, Tokens

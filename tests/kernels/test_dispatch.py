@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.kernels import cpu_build, dispatch
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
@@ -182,7 +182,7 @@ def test_without_triton_the_reference_serves_and_says_so_once(
 def test_importing_needs_neither_triton_nor_a_compiler() -> None:
     code = (
         "import sys; sys.modules['triton'] = None\n"
-        "import prota.model, prota.scoring.search, prota.kernels.fused, prota.kernels.search\n"
+        "import prota.model.prota, prota.scoring.search, prota.kernels.fused, prota.kernels.search\n"
         "from prota.kernels import cpu_build\n"
         "print('triton.language' in sys.modules)"
     )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.kernels import fused
 from prota.kernels.tiles import centre, operand, pad_words
 from prota.scoring.score import ScoreHead

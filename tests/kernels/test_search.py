@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.kernels import fused
 from prota.kernels import search as kernel
 from prota.kernels.search import VideoBank, top_k

@@ -23,7 +23,7 @@ import numpy as np
 
 from prota.library import manage
 from prota.library.storage.reader import Snapshot
-from prota.library.walk import FoundFile, walk
+from prota.video.walk import FoundFile, walk
 from tests.library.worlds import toy_model
 from tests.processes import REPOSITORY
 

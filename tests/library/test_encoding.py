@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prota.config import Config, EncoderConfig
+from prota.config.model import Config, EncoderConfig
 from prota.library.encoding import encode_video, encode_videos, stamp_of
 from prota.library.reading import ReadRequest, read_video
 from prota.library.segments import SegmentPlan

@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from prota.frames import decode
-from prota.frames.pool import Outcome
-from prota.frames.transforms import Extent
 from prota.library import indexing, manage, working
 from prota.library.clips import ClipRange, like_query
 from prota.library.encoding import encode_video, stored_tokens
@@ -28,11 +25,14 @@ from prota.library.records import LibraryError, SegmentBatch
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
-from prota.model import ProTA
-from tests.frames.clips import write_clip
+from prota.model.prota import ProTA
+from prota.video import decode
+from prota.video.transforms import Extent
+from prota.workers.process_pool import Outcome
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.processes import LIMIT, python
 from tests.small_world import write_colour_clip
+from tests.video.clips import write_clip
 
 pytestmark = pytest.mark.process
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prota.frames import pyav
-from prota.frames.decode import DecodeError
-from prota.frames.pool import DecodePool
-from prota.frames.transforms import Extent, to_square
 from prota.library import reading
 from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.segments import SegmentPlan
+from prota.video import pyav
+from prota.video.decode import DecodeError
+from prota.video.transforms import Extent, to_square
+from prota.workers.process_pool import DecodePool
 from tests.conftest import imported
-from tests.frames.clips import decode_frames, write_clip
 from tests.processes import LIMIT
+from tests.video.clips import decode_frames, write_clip
 
 SMALL = SegmentPlan(frames=4, fps=2.0)
 COLOURS = [(200, 40, 40), (40, 180, 60), (50, 60, 210)]

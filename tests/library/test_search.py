@@ -17,7 +17,7 @@ from prota.library.records import LibraryError
 from prota.library.search import Searcher, clean_query
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
-from prota.relevance import Fit, Relevance
+from prota.model.relevance import Fit, Relevance
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prota.frames.sampling import uniform_indices
 from prota.library.segments import SHORTEST_SHOT, Cut, SegmentPlan, find_cuts, picture_changes, plan
+from prota.video.sampling import uniform_indices
 
 DEFAULT = SegmentPlan()
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from prota.config import Config
-from prota.model import ProTA
+from prota.config.model import Config
+from prota.model.prota import ProTA
 from tests.small_world import COLOURS, write_colour_clip
 
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from prota import ModelFolderError, ProTA
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.library.library import Library
-from prota.model import model_folder
+from prota.model.folder import model_folder
+from prota.model.relevance import Relevance
+from prota.model.weights import read_weights
 from prota.models import shipped
-from prota.relevance import Relevance
 from prota.samples.copying import CLIPS
-from prota.weights import read_weights
 from tests.library.worlds import toy_model, write_clips
 from tests.processes import REPOSITORY
 

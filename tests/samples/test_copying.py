@@ -14,9 +14,9 @@ import pytest
 
 from prota.data.videos import find_videos
 from prota.files import hold, write_atomically
-from prota.frames.decode import decode_chosen, read_timeline
 from prota.samples import copying
 from prota.samples.copying import CLIPS, Copied, SamplesError, copy_samples
+from prota.video.decode import decode_chosen, read_timeline
 from tests.processes import REPOSITORY
 
 NAMES = sorted(path.name for path in CLIPS.glob("*.mp4"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.scoring.aggregation import (
     combine_directions,
     double_weight,

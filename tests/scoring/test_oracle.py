@@ -6,9 +6,9 @@ import pytest
 import torch
 from pydantic.fields import FieldInfo
 
-from prota.config import Config, DistributionConfig, ScoreConfig
+from prota.config.model import Config, DistributionConfig, ScoreConfig
+from prota.config.presets import PRESETS
 from prota.losses import prota_loss
-from prota.presets import PRESETS
 from prota.types import Tokens
 from tests import oracle
 from tests.cases import DISTRIBUTION_VARIANTS, SCORE_VARIANTS, Case

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from prota.config import DistributionConfig, ScoreConfig
+from prota.config.model import DistributionConfig, ScoreConfig
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens, TokenGaussians, Tokens
 from tests.cases import SCORE_VARIANTS, Case, random_head, random_tokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config import ScoreConfig
+from prota.config.model import ScoreConfig
 from prota.kernels import dispatch
 from prota.kernels.search import VideoBank
 from prota.ranking import top_k

@@ -18,10 +18,10 @@ from PIL import Image
 from starlette.requests import Request
 
 from prota.library.records import VideoRecord
-from prota.library.walk import content_id
 from prota.server import media
 from prota.server.media import _media_type, kind_of, parse_range, received, stream_video
 from prota.server.problems import ProblemError
+from prota.video.walk import content_id
 from tests.library.worlds import write_clips
 from tests.processes import posix, wait_until
 from tests.server.worlds import World, client_of, index, make_world

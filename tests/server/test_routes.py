@@ -13,9 +13,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from prota.library.library import Library
-from prota.library.walk import content_id
 from prota.server.answering import Search
 from prota.types import REST
+from prota.video.walk import content_id
 from tests.processes import wait_until
 from tests.server.worlds import World, client_of, index, make_world, metric
 from tests.small_world import write_colour_clip

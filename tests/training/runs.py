@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from prota.experiment import Experiment
+from prota.config.experiment import Experiment
 from prota.runtime import ALONE
 from prota.training.checkpoint import RunFolder
-from prota.training.train import Trainer
+from prota.training.trainer import Trainer
 
 __all__ = ["ALONE", "TERMS", "curve", "log", "train", "trained", "validations", "weights"]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
 from prota.evaluation.paper import ablation_rows
 from prota.evaluation.passport import PassportError
-from prota.experiment import Experiment
 from prota.runtime import ALONE
-from prota.settings import ConfigError
 from prota.training.ablation import read_table, row_experiment, run_table
 from tests.figures.test_ablation import write_result
 

@@ -9,16 +9,16 @@ import torch
 from torch import nn
 
 from prota import ProTA
-from prota.config import Config
+from prota.config.experiment import Experiment
+from prota.config.model import Config
 from prota.data.batches import ClipReader, open_cache
 from prota.data.benchmarks import load_benchmark
 from prota.encoders.video import TemporalLayer
-from prota.evaluation.evaluate import score_split
 from prota.evaluation.metrics import retrieval_metrics
-from prota.experiment import Experiment
+from prota.evaluation.scoring import score_split
 from prota.training.averaging import WeightAverage, mean_model
 from prota.training.checkpoint import RunFolder
-from prota.training.train import Trainer
+from prota.training.trainer import Trainer
 from tests.library.worlds import toy_model
 from tests.training.runs import ALONE, curve, train, trained, validations, weights
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from prota import Config, ProTA
-from prota.experiment import Experiment
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
 from prota.files import publish
 from prota.runs import TrainingState
-from prota.settings import ConfigError
 from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder
 

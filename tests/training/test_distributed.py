@@ -1,4 +1,4 @@
-"""How processes divide work; what they exchange is tested where it is used, in tests/evaluation/test_evaluate.py."""
+"""How processes divide work; what they exchange is tested where it is used, in tests/evaluation/test_scoring.py."""
 
 from __future__ import annotations
 

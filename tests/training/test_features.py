@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from prota import ProTA
+from prota.config.experiment import Experiment
 from prota.data.batches import open_cache
-from prota.experiment import Experiment
 from prota.training import features
 from prota.training.features import FeatureClips, feature_key
 

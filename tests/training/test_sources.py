@@ -16,13 +16,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from prota.cli import app
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
 from prota.data.batches import epoch_batches
 from prota.data.splits import DataError, Item, Split
-from prota.experiment import Experiment
-from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
 from prota.training.sources import Schedule, Source
-from prota.training.train import Trainer
+from prota.training.trainer import Trainer
 from tests.processes import REPOSITORY
 from tests.small_world import COLOURS
 from tests.training.runs import ALONE, curve, log, train

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 
 from prota import ProTA
 from prota.cli import app
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
 from prota.evaluation.passport import Passport, fingerprint
 from prota.evaluation.report import Evaluation, SystemUnderTest
-from prota.experiment import Experiment
-from prota.model import ModelFolderError
+from prota.model.folder import ModelFolderError
 from prota.runs import find_checkpoint
-from prota.settings import ConfigError
 from prota.training.checkpoint import RunFolder
 from prota.training.start import config_of
-from prota.training.train import Trainer
+from prota.training.trainer import Trainer
 from tests.tiny_models import pair_config
 from tests.training.runs import ALONE, curve, train
 

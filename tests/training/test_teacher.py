@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from prota import Config, ProTA
+from prota.config.base import ConfigError
 from prota.data.batches import Pair
 from prota.data.splits import Item, Split
 from prota.encoders.text import PretrainedTokenizer
-from prota.settings import ConfigError
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 from tests.tiny_models import pair_config, write_bert
 

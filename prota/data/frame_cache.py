@@ -1,0 +1,239 @@
+"""A cache of decoded frames, filled by worker processes, that training reads without a decoder."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prota.data.shards import (
+    CacheError,
+    CachePlan,
+    Entry,
+    Pictures,
+    ShardWriter,
+    Source,
+    claim,
+    read_plan,
+    read_quarantine,
+    read_shards,
+    refuse_foreign,
+    shard_problem,
+    tidy,
+    write_quarantine,
+)
+from prota.files import hold
+from prota.video.decode import Timeline, decode_chosen
+from prota.video.sampling import uniform_indices
+from prota.video.transforms import to_square
+from prota.workers.process_pool import DecodePool
+
+__all__ = ["CacheError", "CachePlan", "CacheReport", "FrameCache", "Progress", "fill_cache"]
+
+NO_FILE: Source = (-1, -1)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a call of `fill_cache` is: of `total` videos to decode, `done` are finished, `failed` of them in vain."""
+
+    done: int
+    total: int
+    failed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CacheReport:
+    """What a call of `fill_cache` came to."""
+
+    decoded: int
+    kept: int
+    """Videos that were in the cache already, unchanged."""
+    quarantined: dict[str, str]
+    """Videos that gave no frames, now or earlier, each with the reason."""
+
+
+class FrameCache:
+    """The frames of a filled cache, by video id. Cheap to open, and to hand to another process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: CachePlan,
+        entries: dict[str, Entry],
+        lengths: dict[str, int],
+        quarantined: dict[str, str],
+    ) -> None:
+        self.folder, self.plan, self.quarantined = folder, plan, quarantined
+        self._entries, self._lengths = entries, lengths
+        self._shards: dict[str, Pictures] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FrameCache:
+        """The cache in `folder`; a shard whose file is missing or short is found by `verify` or on first use."""
+        folder = Path(folder)
+        if not folder.is_dir() or not any(folder.iterdir()):
+            raise CacheError(f"there is no frame cache in {folder}: fill it first (prota data prepare)")
+        if not (folder / "cache.json").is_file():
+            raise CacheError(f"{folder} is not a frame cache: it has no cache.json")
+        plan = read_plan(folder)
+        quarantined = {id: str(entry["reason"]) for id, entry in read_quarantine(folder).items()}
+        entries, lengths = read_shards(folder, plan.size)
+        # A video that failed lately may have older frames, of a file that is no more.
+        entries = {id: entries[id] for id in sorted(entries) if id not in quarantined}
+        if not entries:
+            raise CacheError(f"the frame cache in {folder} holds no video ({len(quarantined)} failed): fill it first")
+        return cls(folder, plan, entries, lengths, quarantined)
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self._entries)
+
+    def __contains__(self, video_id: object) -> bool:
+        return video_id in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickled memory map would be a copy of the shard.
+        return self.__dict__ | {"_shards": {}}
+
+    def frames(self, video_id: str) -> Pictures:
+        """The frames of a video, a read-only view into the file, [n, size, size, 3]."""
+        entry = self._entry(video_id)
+        if entry.shard not in self._shards:
+            problem = shard_problem(self.folder, entry.shard, self._lengths[entry.shard], self.plan.size)
+            if problem:
+                raise CacheError(f"{self.folder}: {problem}")
+            self._shards[entry.shard] = np.load(self.folder / f"{entry.shard}.npy", mmap_mode="r")
+        return self._shards[entry.shard][entry.offset : entry.offset + entry.count]
+
+    def times(self, video_id: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """When each of its frames is shown, in seconds, [n]."""
+        return np.array(self._entry(video_id).times, dtype=np.float64)
+
+    def duration(self, video_id: str) -> float:
+        """Length of the video, in seconds, also where only its beginning is sampled."""
+        return self._entry(video_id).duration
+
+    def _entry(self, video_id: str) -> Entry:
+        if video_id in self._entries:
+            return self._entries[video_id]
+        reason = self.quarantined.get(video_id)
+        raise KeyError(f"{video_id} is not in the frame cache" + (f": {reason}" if reason else ""))
+
+    def verify(self) -> list[str]:
+        """Read every frame and compare checksums; one line per problem, none if all is well."""
+        found = {
+            shard: shard_problem(self.folder, shard, frames, self.plan.size) for shard, frames in self._lengths.items()
+        }
+        problems = [problem for problem in found.values() if problem]
+        for entry in self._entries.values():
+            if not found[entry.shard] and zlib.crc32(self.frames(entry.id).data) != entry.crc32:
+                remedy = f"delete {entry.shard}.json and fill the cache again"
+                problems.append(f"{entry.shard}.npy: the frames of {entry.id} are damaged: {remedy}")
+        return problems
+
+
+@contextmanager
+def _sole_writer(folder: Path) -> Iterator[None]:
+    """Two writers would overwrite each other's shards. The lock goes with the process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = hold(folder / "lock")
+    except BlockingIOError as error:
+        raise CacheError(f"another process is filling {folder}: wait for it or use another folder") from error
+    except OSError as error:
+        raise CacheError(f"{folder} cannot be written: {error.strerror}") from error
+    with lock:
+        yield
+
+
+def _stat(path: Path) -> Source:
+    try:
+        status = path.stat()
+    except OSError:
+        return NO_FILE
+    return status.st_size, status.st_mtime_ns
+
+
+def _decode_video(argument: tuple[str, CachePlan, int]) -> tuple[Pictures, list[float], float]:
+    """A worker's job: the frames of one video, when they are shown, and how long it lasts."""
+    path, plan, threads = argument
+
+    def choose(timeline: Timeline) -> list[int]:
+        times, duration = timeline.times, timeline.duration
+        chosen: list[int] = uniform_indices(times, duration, plan.frames, plan.jitter, plan.max_seconds).tolist()
+        return chosen
+
+    timeline, chosen, frames = decode_chosen(
+        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), threads
+    )
+    return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
+
+
+def fill_cache(
+    folder: str | Path,
+    videos: Mapping[str, Path],
+    plan: CachePlan,
+    workers: int,
+    timeout: float = 60.0,
+    on_progress: Callable[[Progress], None] | None = None,
+    retry: bool = False,
+) -> CacheReport:
+    """Decode what is missing or has changed, in `workers` processes, at most `timeout` seconds a video.
+
+    A call that was killed is continued by the next. A video that fails is quarantined with the reason, and tried again
+    when its file changes or with `retry`. A video whose file has gone keeps its frames.
+    """
+    folder = Path(folder)
+    refuse_foreign(folder)
+    with _sole_writer(folder):
+        claim(folder, plan)
+        tidy(folder, plan.size)
+        entries, lengths = read_shards(folder, plan.size)
+        quarantine = read_quarantine(folder)
+        sources = {id: _stat(Path(path)) for id, path in videos.items()}
+
+        def kept(id: str) -> bool:
+            return id in entries and id not in quarantine and sources[id] in (entries[id].source, NO_FILE)
+
+        def given_up(id: str) -> bool:
+            return not retry and id in quarantine and tuple(quarantine[id]["source"]) == sources[id]
+
+        unchanged = sum(map(kept, videos))
+        todo = [id for id in videos if not kept(id) and not given_up(id)]
+        waiting = set(todo)
+        # Before anything is decoded: a quarantine that outlived a kill would hide good frames.
+        quarantine = {id: entry for id, entry in quarantine.items() if id not in waiting}
+        write_quarantine(folder, quarantine)
+        writer = ShardWriter(folder, plan.size, max((int(name.split("-")[1]) for name in lengths), default=-1) + 1)
+        # With several workers the cores are busy; more threads for each would only decode frames that nobody wants.
+        threads = 0 if workers == 1 else 1
+        items = ((id, (str(videos[id]), plan, threads)) for id in todo)
+        failed, started = 0, time.monotonic()
+        try:
+            with DecodePool(max(1, min(workers, len(todo))), timeout) as pool:
+                for done, (id, outcome) in enumerate(pool.run(_decode_video, items), start=1):
+                    if outcome.value is not None:
+                        writer.add(id, outcome.value, sources[id])
+                    else:
+                        failed += 1
+                        quarantine[id] = {"reason": outcome.error, "source": list(sources[id])}
+                        write_quarantine(folder, quarantine)
+                    if on_progress is not None:
+                        on_progress(Progress(done, len(todo), failed, time.monotonic() - started))
+        except KeyboardInterrupt:
+            writer.flush()
+            raise
+        writer.flush()
+    reasons = {id: str(quarantine[id]["reason"]) for id in videos if id in quarantine}
+    return CacheReport(decoded=len(todo) - failed, kept=unchanged, quarantined=reasons)

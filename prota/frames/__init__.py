@@ -1,1 +1,0 @@
-"""From a video file to pictures: decoding, choice of frames, resizing, and a cache that training reads."""

@@ -1,0 +1,1 @@
+"""The model, its folder, its weights and its relevance."""

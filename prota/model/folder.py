@@ -1,0 +1,95 @@
+"""The folder of a saved model: where it lies, and the record in its config.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from prota.config.base import ConfigError, without_removed
+from prota.config.model import Config
+from prota.errors import ProtaError, one_line
+from prota.model.weights import KINDS, WeightsKind
+from prota.models import shipped
+
+__all__ = ["CONFIG_FILE", "FORMAT", "VERSIONS", "ModelFolderError", "model_folder", "read_record", "saved_config"]
+
+FORMAT = "prota"
+# The first version whose reader knows such weights: what is older reads the others still.
+VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}
+_NEWEST = max(VERSIONS.values())
+CONFIG_FILE = "config.json"
+
+
+class ModelFolderError(ProtaError, ValueError):
+    """A folder or hub id that is not a whole ProTA model; the message says what is wrong and what to do."""
+
+    code = "model"
+
+
+def saved_config(source: str | Path) -> Config:
+    """The settings of a saved model, without its weights."""
+    folder = model_folder(source)
+    try:
+        return Config(**without_removed(Config, read_record(folder)["config"]))
+    except (KeyError, TypeError, AttributeError, ConfigError) as error:
+        raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
+
+
+def model_folder(source: str | Path) -> Path:
+    """Where a model's files lie: the folder itself, that of a shipped model, or that of a hub id's download."""
+    if Path(source).is_dir():
+        return Path(source)
+    if Path(source).exists():
+        raise ModelFolderError(f"{source} is a file: give the folder that save_pretrained wrote")
+    if str(source) in shipped.names():
+        return shipped.MODELS / str(source)
+    names = ", ".join(shipped.names()) or "none"
+    if str(source) == shipped.DEFAULT:
+        raise ModelFolderError(
+            f"{source} should come with prota, but {shipped.MODELS / shipped.DEFAULT} holds no {CONFIG_FILE}: install "
+            f"a prota that has it, or name another model, a folder or hub id (--model); shipped here: {names}"
+        )
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
+        raise ModelFolderError(
+            f"{source}: no such folder, not a model that comes with prota (those are: {names}), "
+            "and not a hub id of the form owner/name"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", "*.safetensors", "*.model"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        raise ModelFolderError(
+            f"{source}: no such folder here, and not to be had from the hub: {one_line(error)}"
+        ) from None
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(
+            f"{folder} holds no {CONFIG_FILE}: not a ProTA model, or its saving was interrupted; save it again"
+        ) from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelFolderError(f"{path} cannot be read: {error}; save the model again") from None
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        kind = record.get("model_type") if isinstance(record, dict) else None
+        hint = f" but a {kind!r} one: use it as a backbone (encoder.clip, .vision or .text)" if kind else ""
+        raise ModelFolderError(f"{folder} is not a ProTA model{hint}")
+    if record.get("version") not in VERSIONS.values():
+        raise ModelFolderError(
+            f"{folder} is of format version {record.get('version')}, this prota reads versions up to {_NEWEST}: "
+            "upgrade prota, or save the model again"
+        )
+    # Models that were saved before there was a choice do not name it.
+    if record.get("weights", "float32") not in KINDS:
+        raise ModelFolderError(
+            f"{folder} has weights of the kind {record['weights']!r}, this prota reads {', '.join(KINDS)}: "
+            "upgrade prota, or save the model again"
+        )
+    return record

@@ -1,0 +1,185 @@
+"""ProTA: two encoders, a score head and a temperature; encode, score, explain, save, load."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from prota.config.model import Config
+from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
+from prota.encoders.int8 import use_int8
+from prota.encoders.text import TextBatch
+from prota.encoders.weight_names import names_in_files, names_in_memory
+from prota.errors import one_line
+from prota.kernels.dispatch import Backend
+from prota.model.folder import CONFIG_FILE, FORMAT, VERSIONS, ModelFolderError, model_folder, read_record, saved_config
+from prota.model.relevance import RELEVANCE_FILE, Relevance
+from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
+from prota.scoring.score import ScoreHead
+from prota.types import Explanation, PreparedTokens
+
+__all__ = ["ProTA"]
+
+
+class ProTA(nn.Module):
+    """Texts and videos in, scores out."""
+
+    def __init__(self, config: Config, towers: Towers) -> None:
+        super().__init__()
+        self.config = config
+        self.record = towers.record
+        self.text_encoder, self.video_encoder = towers.encoders(config.encoder)
+        self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
+        self.logit_scale = nn.Parameter(torch.tensor(towers.logit_scale))
+        self.relevance: Relevance | None = None
+        """What calibration learned about these weights."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> ProTA:
+        """A model to train: pretrained towers, new head."""
+        return cls(config, load_towers(config.encoder))
+
+    def encode_text(self, texts: str | Sequence[str] | TextBatch) -> PreparedTokens:
+        """Texts, ready to be scored against any videos."""
+        return self.head.prepare_texts(self.text_encoder(texts))
+
+    def encode_video(self, frames: Tensor, mask: Tensor | None = None) -> PreparedTokens:
+        """Videos, ready to be scored against any texts: frames [B, M, 3, H, W], mask [B, M] (default: all real).
+
+        Frames are uint8, or floats already normalised with the mean and deviation of ``video_encoder.tower.image``.
+        """
+        return self.head.prepare_videos(self.video_encoder(frames, mask))
+
+    def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
+        """Scores [A, B] of every text with every video; ``backend``: see `prota.kernels.dispatch`."""
+        return self.head.score(texts, videos, backend)
+
+    def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
+        """What one score is made of; `Explanation.by_word` with ``text_encoder.words(text)`` names whole words."""
+        return self.head.explain(text, video)
+
+    def use_int8(self) -> ProTA:
+        """Let the encoders multiply in int8 from now on: faster on a CPU (docs/results.md), no longer to be trained.
+
+        Of a model that is stored as int8 the weights stay what they are; inputs are rounded too, token by token.
+        """
+        for part in (self.text_encoder.tower.model, self.video_encoder.tower.model, self.video_encoder.temporal):
+            if part is not None:
+                use_int8(part)
+        return self
+
+    def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
+        """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
+
+        ``weights``: float32, float16 (half the size) or int8 (a quarter, see `prota.model.weights`).
+        """
+        folder = Path(folder)
+        if folder.exists() and not folder.is_dir():
+            raise ModelFolderError(f"{folder} is a file: give a folder to save the model in")
+        folder.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".saving-", dir=folder))
+        try:
+            # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
+            self.text_encoder.tokenizer.save(staging)
+            write_weights(staging / WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
+            record = {
+                "format": FORMAT,
+                "version": VERSIONS[weights],
+                "weights": weights,
+                "config": self.config.model_dump(),
+                "towers": self.record,
+            }
+            (staging / CONFIG_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            # safetensors writes for the owner's eyes alone; the others follow the umask.
+            shutil.copymode(staging / CONFIG_FILE, staging / WEIGHTS_FILE)
+            if self.relevance is not None:
+                self.relevance.save(staging)
+            # Old settings beside new weights would be read as a model; no settings are not.
+            for name in (CONFIG_FILE, RELEVANCE_FILE):
+                (folder / name).unlink(missing_ok=True)
+            for path in sorted(staging.iterdir(), key=lambda path: path.name == CONFIG_FILE):
+                os.replace(path, folder / path.name)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path) -> ProTA:
+        """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
+        folder = model_folder(source)
+        record, config = read_record(folder), saved_config(folder)
+        try:
+            model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
+        except Exception as error:
+            # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
+            raise ModelFolderError(
+                f"{folder} does not hold a model that this version can build: {one_line(error)}; save or copy it again"
+            ) from None
+        _load_weights(model, folder / WEIGHTS_FILE)
+        try:
+            model.relevance = Relevance.load(folder)
+        except WeightsError as error:
+            raise ModelFolderError(str(error)) from None
+        return model.eval()
+
+    @classmethod
+    def from_start(cls, source: str | Path, config: Config, towers_only: bool = False) -> ProTA:
+        """A model to train that starts from a saved one, with settings of its own for all that leaves weights alone.
+
+        ``towers_only``: only text and vision tower with their projections, and the temperature, are taken; the temporal
+        transformer and the head are new. One of another architecture is refused with what differs.
+        """
+        folder = model_folder(source)
+        record = read_record(folder)
+        theirs, ours = (_architecture(each, towers_only) for each in (saved_config(folder), config))
+        pairs = {name: (theirs.get(name), ours.get(name)) for name in theirs | ours}
+        differing = [f"{name} is {its} there, {own} here" for name, (its, own) in pairs.items() if its != own]
+        if differing:
+            raise ModelFolderError(f"cannot start from {source}, of another architecture: {'; '.join(differing)}")
+        towers = with_settings(record["towers"], config.encoder)
+        model = cls(config, rebuild_towers(config.encoder, towers, folder))
+        parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
+        _load_weights(model, folder / WEIGHTS_FILE, parts)
+        return model
+
+
+def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
+    """The settings on which a model's weights depend, beside the towers themselves."""
+    encoder, score = config.encoder, config.score
+    names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
+    if towers_only:
+        return {f"encoder.{name}": getattr(encoder, name) for name in names}
+    names += ["temporal_layers", "temporal_heads"]
+    head = {
+        "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
+        "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",
+    }
+    mean = {"distribution.mean": config.distribution.mean} if score.probabilistic else {}
+    return {f"encoder.{name}": getattr(encoder, name) for name in names} | head | mean
+
+
+def _load_weights(model: ProTA, path: Path, parts: tuple[str, ...] = ("",)) -> None:
+    """Of the model, what begins with one of ``parts``: all of that, and nothing else."""
+    try:
+        weights = names_in_memory(model, read_weights(path))
+    except WeightsError as error:
+        raise ModelFolderError(str(error)) from None
+    weights = {name: tensor for name, tensor in weights.items() if name.startswith(parts)}
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(parts)}
+    wrong = [f"{name} is missing" for name in own if name not in weights]
+    wrong += [f"{name} is not part of the model" for name in weights if name not in own]
+    wrong += [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ModelFolderError(f"{path} does not fit its {CONFIG_FILE}: {wrong[0]}{more}; save the model again")
+    model.load_state_dict(weights, strict=False)

@@ -1,0 +1,117 @@
+"""Which parameter learns how fast: groups by module, a warm-up and a cosine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from prota.config.experiment import TrainConfig
+from prota.model.prota import ProTA
+
+__all__ = ["describe_groups", "layers_of", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
+
+# Share of the steps over which rates rise.
+_WARMUP = 0.1
+# Of matrices; biases, norms and scalars have none.
+_WEIGHT_DECAY = 0.2
+
+
+def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
+    """(group, part, learning rate): every part of the model, named, none by a pattern on its name."""
+    # Projections and temperature of a CLIP, or of a model that training starts from, are part of what it learned.
+    learned = model.config.encoder.kind != "pair" or bool(config.start)
+    text, video = model.text_encoder, model.video_encoder
+    yield from _tower_rates("text tower", text.tower.model, config.lr_text, config.layer_decay)
+    yield from _tower_rates("vision tower", video.tower.model, config.lr_vision, config.layer_decay)
+    yield "text projection", text.tower.projection, config.lr_text if learned else config.lr_new
+    yield "frame projection", video.tower.projection, config.lr_vision if learned else config.lr_new
+    yield "logit scale", model.logit_scale, config.lr_text if learned else config.lr_new
+    if video.temporal is not None:
+        yield "temporal transformer", video.temporal, config.lr_temporal
+    yield "head", model.head, config.lr_new
+
+
+def layers_of(tower: nn.Module) -> list[nn.Module]:
+    """The layers of a transformer, first to last: its largest list of modules."""
+    lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
+
+
+def _tower_rates(
+    name: str, tower: nn.Module, rate: float, decay: float
+) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
+    """A tower as one part, or where rates decay, layer by layer: the first, and what lies before, learn least."""
+    layers = layers_of(tower)
+    if decay == 1 or not rate or not layers:
+        yield name, tower, rate
+        return
+    for number, layer in enumerate(layers, start=1):
+        yield f"{name}, layer {number}", layer, rate * decay ** (len(layers) - number)
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    # Parameters come in the order of the modules: embeddings, CLIP's first norm, layers, the last norm.
+    before = True
+    for path, parameter in tower.named_parameters():
+        if id(parameter) in inside:
+            before = False
+        else:
+            yield f"{name}, {path}", parameter, rate * decay ** len(layers) if before else rate
+
+
+def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object]]:
+    """Groups for an optimiser. Parts whose rate is 0 are frozen; biases, norms and scalars do not decay."""
+    groups: list[dict[str, object]] = []
+    seen: dict[int, str] = {}
+    for name, part, rate in _rates(model, config):
+        parameters = [part] if isinstance(part, nn.Parameter) else list(part.parameters())
+        for parameter in parameters:
+            if id(parameter) in seen:
+                raise ValueError(f"a parameter is both in {seen[id(parameter)]!r} and in {name!r}")
+            seen[id(parameter)] = name
+            parameter.requires_grad_(rate > 0)
+        for decays in (True, False):
+            chosen = [parameter for parameter in parameters if (parameter.dim() > 1) == decays]
+            if rate > 0 and chosen:
+                decay = _WEIGHT_DECAY if decays else 0.0
+                groups.append({"name": name, "params": chosen, "lr": rate, "rate": rate, "weight_decay": decay})
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in seen]
+    if missing:
+        raise ValueError(f"parameters in no group: {', '.join(missing)}")
+    return groups
+
+
+def make_optimiser(model: ProTA, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW with CLIP's moments.
+
+    Paper gap: weight decay and moments are not given; 0.2 and (0.9, 0.98), as CLIP and CLIP4Clip have them.
+    """
+    # One kernel for all parameters, where there is a GPU to launch it on.
+    fused = model.logit_scale.is_cuda
+    return torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98), eps=1e-6, fused=fused)
+
+
+def rate_factor(step: int, steps: int) -> float:
+    """What learning rates are multiplied with at a step: a linear rise, then half a cosine down to 0."""
+    rising = round(_WARMUP * steps)
+    if step < rising:
+        return (step + 1) / rising
+    progress = (step - rising) / max(1, steps - rising)
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def set_rates(optimiser: torch.optim.Optimizer, factor: float) -> dict[str, float]:
+    """Set every group's learning rate; returns them by name."""
+    for group in optimiser.param_groups:
+        group["lr"] = group["rate"] * factor
+    return {group["name"]: group["lr"] for group in optimiser.param_groups}
+
+
+def describe_groups(model: ProTA, config: TrainConfig) -> list[tuple[str, int, float]]:
+    """(part, number of parameters, learning rate) for the table that is printed before training."""
+    rows = []
+    for name, part, rate in _rates(model, config):
+        parameters = [part] if isinstance(part, nn.Parameter) else list(part.parameters())
+        rows.append((name, sum(parameter.numel() for parameter in parameters), rate))
+    return rows

@@ -1,0 +1,385 @@
+"""The training loop: the same curve on one process or many, uninterrupted or resumed."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from prota.config.base import ConfigError
+from prota.config.experiment import Experiment
+from prota.data.batches import ClipReader, FrameBatch, Pair, ReadAhead, open_cache
+from prota.data.benchmarks import load_benchmark
+from prota.data.doctor import require_complete, require_disjoint
+from prota.data.pictures import Augmentation, to_pictures
+from prota.data.splits import Split
+from prota.encoders.text import TextBatch
+from prota.errors import ProtaError
+from prota.evaluation.metrics import retrieval_metrics
+from prota.evaluation.scoring import score_split
+from prota.losses import MAX_LOGIT_SCALE
+from prota.model.prota import ProTA
+from prota.runs import RunError, TrainingState
+from prota.runtime import World, autocast_for
+from prota.training.averaging import WeightAverage
+from prota.training.checkpoint import RunFolder
+from prota.training.distributed import average_gradients
+from prota.training.features import FeatureClips, feature_key
+from prota.training.locality import Replaced, replace_words
+from prota.training.optimiser import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
+from prota.training.sources import Schedule, Source, open_sources
+from prota.training.start import Start
+from prota.training.step import StepInput, backward_step, seed_for
+from prota.training.teacher import CaptionTeacher, sentence_encoder
+
+__all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
+
+
+# Tells these draws from others of the same step.
+_REPLACING = 1
+# The largest norm of gradients.
+_CLIP_NORM = 1.0
+
+
+class NonFiniteLossError(ProtaError, RuntimeError):
+    """The loss became NaN or infinite; the message names the batch."""
+
+    code = "non-finite-loss"
+
+
+class Reporter(Protocol):
+    """Who is told about a run; every method is called on the first rank only."""
+
+    def computed(self, done: int, total: int) -> None:
+        """Of ``total`` videos, ``done`` have the features that a frozen tower makes of them; before `started`."""
+
+    def started(
+        self, groups: list[tuple[str, int, float]], sources: list[tuple[str, int, int, int]], steps: int, step: int
+    ) -> None:
+        """``groups``: name, parameters, learning rate; ``sources``: name, captions, videos, steps."""
+
+    def stepped(self, record: dict[str, Any]) -> None: ...
+
+    def validated(self, record: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a run ended."""
+
+    finished: bool
+    steps: int
+    """Of the whole run."""
+    state: TrainingState
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """This process's share of a batch, as it is read ahead."""
+
+    source: Source
+    pairs: list[Pair]
+    text: TextBatch
+    clips: FrameBatch
+    similar: torch.Tensor | None
+    """Of the whole batch."""
+    replaced: Replaced | None
+
+
+class Trainer:
+    """One run. It never reads the test split: there is nothing here that could choose by it."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: RunFolder,
+        world: World,
+        allow_missing: int = 0,
+        features: FeatureClips | None = None,
+        report: Reporter | None = None,
+    ) -> None:
+        """``features`` are those of an earlier run with the same data and the same frozen tower.
+
+        ``report`` is told how far they are where they have to be computed; `fit` has a reporter of its own.
+        """
+        self.experiment, self.run, self.world = experiment, run, world
+        self.config = experiment.train
+        sizes = {"train": self.config.batch_size}
+        sizes |= {f"sources.{name}": experiment.of_source(name).train.batch_size for name in experiment.sources}
+        for section, size in sizes.items():
+            if size % world.size:
+                raise ConfigError(
+                    f"{section}.batch_size={size} cannot be shared by {world.size} processes; "
+                    f"allowed: multiples of {world.size}"
+                )
+        benchmark = load_benchmark(experiment.data)
+        require_disjoint(benchmark)
+        cache = open_cache(experiment)
+        self.sources = open_sources(experiment, benchmark, cache, allow_missing)
+        self.main = self.sources[0]
+        self.missing: dict[str, int] = {}
+        self.data: dict[str, str] = {}
+        for source in self.sources:
+            name = "train" if source is self.main else f"train:{source.name}"
+            self.missing[name] = source.missing
+            self.data |= {name: source.asked, name.replace("train", "used"): source.split.hash}
+        self.val_split: Split | None = None
+        if benchmark.val is not None:
+            self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
+            self.data["val"] = self.val_split.hash
+        if benchmark.test is not None:
+            # Not to be read, only to be there: who trains for days should know now that testing will not work.
+            require_complete(benchmark.test, cache.ids, allow_missing)
+        self._set_up_torch()
+        self.start = Start.find(self.config)
+        if self.start:
+            self.data["start"] = self.start.fingerprint
+        model = self.start.model(experiment) if self.start else ProTA.from_config(experiment.model)
+        self.model = model.to(world.device)
+        self.autocast = autocast_for(world.device, self.config.precision)
+        if experiment.loss.soft_targets:
+            encode = sentence_encoder(self.model, self.config.teacher, self.autocast)
+            for source in self.sources:
+                source.teacher = CaptionTeacher(source.split, encode)
+        self.optimiser = make_optimiser(self.model, self.config)
+        self.average = WeightAverage(self.model, self.config.ema) if self.config.ema else None
+        self.schedule = Schedule(self.sources, self.config.epochs)
+        self.features = features
+        self._read_features(report)
+        clips = self.main.reader.cache
+        self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
+
+    def _set_up_torch(self) -> None:
+        torch.manual_seed(self.config.seed)
+        # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+    def _read_features(self, report: Reporter | None) -> None:
+        """Have sources read the features of a tower that is shown the same frames every time, instead of the frames."""
+        for source in self.sources:
+            train = source.experiment.train
+            if train.lr_vision or train.augments:
+                continue
+            splits = [source.split, *([self.val_split] if source is self.main and self.val_split else [])]
+            wanted = [video_id for split in splits for video_id in split.video_ids]
+            kept = self.features if source is self.main else None
+            if kept is None or kept.key != feature_key(self.model, source.cache):
+                told = (report.computed,) if report and self.world.first else ()
+                kept = FeatureClips(self.model.eval(), source.cache, wanted, self.config.precision, *told)
+            if source is self.main:
+                self.features = kept
+            source.read_from(kept)
+
+    def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
+        """Train to the end, or until asked to stop; either way everything is saved."""
+        state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
+        if state.missing != self.missing and state.missing.keys() == self.missing.keys():
+            raise RunError(
+                f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
+                "it would not go on as it began; use the frame cache as it was, or another --out folder"
+            )
+        if state.data not in ({}, self.data):
+            raise RunError(
+                f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
+                "began; restore the annotations and the frame cache, or use another --out folder"
+            )
+        started = str(self.start.source) if self.start else ""
+        state = replace(state, missing=self.missing, data=self.data, started_from=started)
+        if self.world.first:
+            self.run.cut_log(state.step, state.epoch)
+            if report:
+                report.started(describe_groups(self.model, self.config), self._learned_from(), self.steps, state.step)
+        self._prepare_towers()
+        while state.epoch < self.config.epochs:
+            state, stopped = self._epoch(state, report, should_stop)
+            if stopped:
+                self._save(state, best=False)
+                return TrainingResult(False, self.steps, state)
+            state = replace(state, epoch=state.epoch + 1)
+            if self._validates_after(state.epoch):
+                state, best = self._validate(state, report)
+                self._save(state, best)
+        return TrainingResult(True, self.steps, state)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        return self.schedule.steps
+
+    def _learned_from(self) -> list[tuple[str, int, int, int]]:
+        """Name, captions, videos and steps of each source."""
+        steps = self.schedule.per_source()
+        return [
+            (source.name, sum(len(item.captions) for item in source.split.items), len(source.split), count)
+            for source, count in zip(self.sources, steps, strict=True)
+            if count
+        ]
+
+    @torch.no_grad()
+    def _begin(self) -> TrainingState:
+        """What is measured on the first training batches before a run starts; nothing is left out at random there."""
+        self.model.eval()
+        tower = self.model.video_encoder.tower
+        # A model that training starts from has been standardised by its own training data.
+        if tower.standardised and not self.start:
+            batches = self.main.batches(0)[:8]
+            clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
+            with self.autocast():
+                features = [
+                    frames if frames.dim() == 2 else tower.features(frames)
+                    for frames in (self._pictures(part, None)[part.mask.to(self.world.device)] for part in clips)
+                ]
+            tower.standardise(torch.cat(features).float())
+        return TrainingState(step=0, epoch=0)
+
+    def _prepare_towers(self) -> None:
+        towers = (self.model.text_encoder.tower.model, self.model.video_encoder.tower.model)
+        for tower in towers:
+            for layer in layers_of(tower) if self.config.compile else ():
+                # Layers are all alike: one is compiled, for any number of frames or words, and serves the others. A
+                # whole tower takes minutes.
+                layer.compile(dynamic=True)
+
+    def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
+        frames = clips.frames.to(self.world.device, non_blocking=True)
+        return to_pictures(frames, self.experiment.encoder.image_size, augmentation)
+
+    def _epoch(
+        self, state: TrainingState, report: Reporter | None, should_stop: Callable[[], bool]
+    ) -> tuple[TrainingState, bool]:
+        """The rest of the epoch that ``state`` stands in."""
+
+        def read(step: int) -> _Batch:
+            # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
+            place = self.schedule.place(step)
+            source = self.sources[place.source]
+            batch = source.batches(place.epoch)[place.batch]
+            pairs = batch[self.world.share(len(batch))]
+            text = self.model.text_encoder.tokenize([caption for pair in pairs for caption in pair.captions])
+            pin = self.world.device.type == "cuda"
+            clips = source.reader.read([pair.video_id for pair in pairs], place.epoch, pin)
+            similar = source.teacher.similar(batch) if source.teacher else None
+            return _Batch(source, pairs, text, clips, similar, self._replaced(step, batch, text))
+
+        self.model.train()
+        ahead = ReadAhead(read, state.step, self.schedule.ends[state.epoch])
+        before = time.perf_counter()
+        try:
+            for batch in ahead:
+                waited = time.perf_counter() - before
+                record = self._step(state.step, batch)
+                state = replace(state, step=state.step + 1)
+                seconds = time.perf_counter() - before
+                record |= {"epoch": state.epoch, "seconds": seconds, "data_wait": waited / seconds}
+                record["items_per_second"] = batch.source.experiment.train.batch_size / seconds
+                self._log(record)
+                if report and self.world.first:
+                    report.stepped(record)
+                if self.world.any(should_stop()):
+                    # At the end of an epoch its validation is still due: the resumed run does it.
+                    return state, True
+                if self._save_between(state):
+                    self._save(state, best=False)
+                before = time.perf_counter()
+        finally:
+            ahead.close()
+        return state, False
+
+    def _replaced(self, step: int, batch: list[Pair], text: TextBatch) -> Replaced | None:
+        """This process's texts, each with a word of another text of the whole batch in it."""
+        if not self.experiment.loss.locality:
+            return None
+        captions = [caption for pair in batch for caption in pair.captions]
+        own = self.world.share(len(captions))
+        draws = np.random.default_rng([self.config.seed, step, _REPLACING]).random((len(captions), 3))[own]
+        donors = [captions[int(draw * len(captions))] for draw in draws[:, 0]]
+        return replace_words(text, self.model.text_encoder.tokenize(donors), torch.from_numpy(draws[:, 1:]))
+
+    def _save_between(self, state: TrainingState) -> bool:
+        """Whether a checkpoint is due at this step that does not come with a validation anyway."""
+        every, ended = self.config.checkpoint_steps, state.step == self.schedule.ends[state.epoch]
+        return bool(every) and state.step % every == 0 and not (ended and self._validates_after(state.epoch + 1))
+
+    def _validates_after(self, epochs: int) -> bool:
+        return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs
+
+    def _step(self, step: int, read: _Batch) -> dict[str, Any]:
+        config, world, source = self.config, self.world, read.source
+        augmentation, train = None, source.experiment.train
+        if train.augments:
+            whole = Augmentation.draw(train, source.experiment.data.cache_size, train.batch_size, step)
+            augmentation = whole.part(world.share(train.batch_size))
+        batch = StepInput(
+            read.text.to(world.device),
+            self._pictures(read.clips, augmentation),
+            read.clips.mask.to(world.device, non_blocking=True),
+            None if read.similar is None else read.similar.to(world.device, non_blocking=True),
+            None if read.replaced is None else read.replaced.map(lambda tensor: tensor.to(world.device)),
+        )
+        rates = set_rates(self.optimiser, rate_factor(step, self.steps))
+        self.optimiser.zero_grad(set_to_none=True)
+        seed = seed_for(config.seed, step)
+        terms = backward_step(self.model, batch, world, config.micro_batch, seed, self.autocast, source.weight)
+        average_gradients(self.model.parameters(), world)
+        names = [field.name for field in fields(terms)]
+        values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
+        record = dict(zip(names, values, strict=True))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), _CLIP_NORM))
+        if not math.isfinite(record["total"]) or not math.isfinite(norm):
+            finite = math.isfinite(record["total"])
+            what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
+            shown = ", ".join(pair.video_id for pair in read.pairs[:8])
+            raise NonFiniteLossError(
+                f"the {what} at step {step}; nothing of it was learned. Videos of the batch on rank "
+                f"{world.rank}: {shown}{' …' if len(read.pairs) > 8 else ''}. Check them with `prota data check`, "
+                "or lower the learning rates"
+            )
+        self.optimiser.step()
+        with torch.no_grad():
+            self.model.logit_scale.clamp_(max=math.log(MAX_LOGIT_SCALE))
+        if self.average:
+            self.average.update(step + 1)
+        rates = {f"lr/{name}": rate for name, rate in rates.items()}
+        named = {"source": source.name} if len(self.sources) > 1 else {}
+        return {"step": step + 1, **named, **record, "gradient_norm": norm, **rates}
+
+    def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
+        """Metrics on the validation split at the end of an epoch; whether it is the best so far."""
+        if self.val_split is None or self.val_reader is None:
+            return state, False
+        value = 0.0
+        if self.world.first:
+            with self.average.applied() if self.average else nullcontext():
+                scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
+            metrics = retrieval_metrics(scored.scores, scored.video_of_text)
+            both = (metrics.text_to_video, metrics.video_to_text)
+            value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
+            record = {"step": state.step, "epoch": state.epoch, "validation": metrics.as_dict(), "value": value}
+            self._log(record)
+            if report:
+                report.validated(record)
+        best = state.best_value is None or value > state.best_value
+        if best:
+            state = replace(state, best_value=value, best_step=state.step)
+        return state, best
+
+    def _save(self, state: TrainingState, best: bool) -> None:
+        if self.world.first:
+            self.run.save(self.model, self.optimiser, state, best, self.average)
+        self.world.barrier()
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self.world.first:
+            with self.run.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+def _counted(missing: dict[str, int]) -> str:
+    return " and ".join(f"{count} {split} videos" for split, count in missing.items())

@@ -1,0 +1,56 @@
+"""Pictures as videos of one frame, read by Pillow."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prota.video.timeline import DecodeError, Picture, Timeline
+
+__all__ = ["PICTURE_EXTENSIONS", "is_picture", "read_picture"]
+
+PICTURE_EXTENSIONS = ("jpg", "jpeg", "png", "webp")
+# What such a file may contain, whatever its extension: formats that browsers display. Others that Pillow reads, such as
+# EPS, run external programs.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
+
+
+def is_picture(path: Path) -> bool:
+    """Whether a file is a picture by its name."""
+    return path.suffix[1:].lower() in PICTURE_EXTENSIONS
+
+
+def read_picture(path: Path) -> tuple[Timeline, Picture]:
+    """A timeline of one frame, without duration, and the frame: RGB uint8 [height, width, 3], upright.
+
+    Of an animation the first frame; what is transparent is white.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        # Pillow warns of damaged metadata, and of pictures that are large but not refused.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as stored:
+            codec = (stored.format or "").lower()
+            picture = _to_rgb(ImageOps.exif_transpose(stored))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        # Pillow has many kinds of errors for files that are cut short, changed or of something else.
+        reason = "not a picture that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise DecodeError(f"{path}: cannot be read: {reason}") from None
+    frame = np.asarray(picture)
+    height, width = frame.shape[:2]
+    return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
+
+
+def _to_rgb(picture: Any) -> Any:
+    from PIL import Image
+
+    if picture.mode.startswith("I;16") or picture.mode == "I":
+        # Pillow would cut 16 bits off at 255.
+        return Image.fromarray((np.asarray(picture) // 256).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+    return picture.convert("RGB")

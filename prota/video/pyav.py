@@ -1,0 +1,289 @@
+"""Frames by PyAV: where the packets say they are, each recognised by its stamp."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prota.video.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Times, Transform, end_of, finished
+
+__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames"]
+
+
+class NotShownError(DecodeError):
+    """The packets announce a frame that the decoder never shows: the timeline must come from decoding."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """What PyAV needs to find frames again."""
+
+    timeline: Timeline
+    pts: np.ndarray[Any, np.dtype[np.int64]] | None
+    """Presentation stamps, strictly ascending; None: frames are known by counting from the start."""
+    keyframes: np.ndarray[Any, np.dtype[np.int64]]
+    """Numbers of the frames at which decoding can start."""
+
+
+# What is known of the last file alone, by its path, size and date, and by how it was found out. A long video is read
+# part by part, and to scan all its packets for each part would cost more than the frames that are wanted.
+_last: dict[tuple[tuple[Path, int, int], str], Index] = {}
+
+
+def frame_index(path: Path) -> Index:
+    """The timeline from the packets where they can be trusted, else from decoding everything; the last one is kept."""
+    return _kept(path, _scanned_index)
+
+
+def counted_index(path: Path) -> Index:
+    """The timeline by decoding everything once: for a file whose packets announce what is never shown."""
+    return _kept(path, _counted_index)
+
+
+def _kept(path: Path, make: Callable[[Path], Index]) -> Index:
+    # Taken first: if the file changes while it is read, the index is not used again.
+    identity = _identity(path)
+    key = (identity, make.__name__)
+    index = _last.get(key)
+    if index is None:
+        index = make(path)
+        # Several callers see the same arrays now.
+        index.timeline.times.setflags(write=False)
+        for other in [known for known in _last if known[0] != identity]:
+            del _last[other]
+        _last[key] = index
+    return index
+
+
+def _identity(path: Path) -> tuple[Path, int, int]:
+    status = path.stat()
+    return path, status.st_size, status.st_mtime_ns
+
+
+def _av() -> Any:
+    return importlib.import_module("av")
+
+
+@contextmanager
+def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
+    """The container and its video stream; what FFmpeg raises inside becomes a DecodeError."""
+    av = _av()
+    doing = "opened"
+    try:
+        with av.open(str(path), metadata_errors="replace") as container:
+            cover = av.stream.Disposition.attached_pic
+            stream = next((stream for stream in container.streams.video if not stream.disposition & cover), None)
+            if stream is None:
+                raise DecodeError(f"{path}: no video stream")
+            if stream.codec_context is None:
+                raise DecodeError(f"{path}: its video is of a kind that FFmpeg cannot decode")
+            stream.thread_type = "AUTO"
+            stream.codec_context.thread_count = threads
+            # A damaged picture is an error; without this the decoder paints over the damage in silence.
+            stream.codec_context.options = {"err_detect": "explode"}
+            doing = "read"
+            yield container, stream
+    except (av.FFmpegError, OSError) as error:
+        raise DecodeError(f"{path}: cannot be {doing}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    """FFmpeg's words alone, without number, path or function."""
+    return str(getattr(error, "strerror", None) or error)
+
+
+def _pictures(path: Path, container: Any, stream: Any, since: int | None = None) -> Iterator[Any]:
+    """Decoded frames from where the container stands, not yet converted.
+
+    Errors before the first picture are passed over: a recording may start in the middle of a group of pictures. After
+    a jump to the keyframe at ``since``, only those of pictures that are shown before it, and need what was left out.
+    """
+    count, reason = 0, ""
+    for packet in container.demux(stream):
+        try:
+            frames = packet.decode()
+        except _av().FFmpegError as error:
+            reason = _reason(error)
+            if count or (since is not None and (packet.pts is None or packet.pts >= since)):
+                total = f" of {stream.frames}" if stream.frames else ""
+                raise DecodeError(f"{path}: only {count}{total} frames could be read: {reason}") from error
+            continue
+        for frame in frames:
+            count += 1
+            yield frame
+    if not count:
+        raise DecodeError(f"{path}: no frame could be decoded" + (f": {reason}" if reason else ""))
+
+
+def _scanned_index(path: Path) -> Index:
+    with _opened(path) as (container, stream):
+        stamps, keyframes = _packets(path, container, stream)
+        # AVI stores no presentation times; VP8 has packets that are never shown.
+        trusted = container.format.name != "avi" and stream.codec_context.name not in ("vp8", "libvpx")
+    if not stamps:
+        raise DecodeError(f"{path}: no frame could be decoded: the file holds no video data")
+    if not trusted or None in stamps or len(set(stamps)) < len(stamps):
+        return _decoded_index(path)
+    pts = np.array(sorted(stamps), dtype=np.int64)
+    with _opened(path) as (container, stream):
+        frame = next(_pictures(path, container, stream))
+        if frame.pts != pts[0]:
+            return _decoded_index(path)
+        timeline = _timeline(path, stream, frame, (pts - pts[0]) * float(stream.time_base))
+    return Index(timeline, pts, np.searchsorted(pts, np.array(sorted(keyframes), dtype=np.int64)))
+
+
+def _packets(path: Path, container: Any, stream: Any) -> tuple[list[Any], list[int]]:
+    """Presentation stamps of all packets that are to be shown, and those of the keyframes; refuses a file cut short."""
+    stamps, keyframes, last = list[Any](), list[int](), 0.0
+    size = path.stat().st_size
+    # An index that points past the end of the file, or a packet of which only a part is there.
+    cut = any(entry.pos + entry.size > size for entry in stream.index_entries)
+    for packet in container.demux([stream, *container.streams.audio]):
+        if packet.pts is not None:
+            last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream_index != stream.index or not packet.size:
+            continue
+        cut = cut or packet.is_corrupt
+        if not packet.is_discard:
+            stamps.append(packet.pts)
+            if packet.is_keyframe and packet.pts is not None:
+                keyframes.append(packet.pts)
+    announced = (container.duration or 0) / 1e6
+    if "matroska" in container.format.name and last < COMPLETE_SHARE * announced - 0.5:
+        raise DecodeError(f"{path}: cut short: {announced:.1f} s announced, {last:.1f} s there")
+    if cut or (container.format.name == "avi" and len(stamps) < COMPLETE_SHARE * stream.frames - 1):
+        raise DecodeError(f"{path}: cut short: not all of its {stream.frames or 'announced'} frames are in the file")
+    return stamps, keyframes
+
+
+def _decoded_index(path: Path) -> Index:
+    """The timeline by decoding everything once, without converting a picture."""
+    stamps, first = list[Any](), None
+    with _opened(path) as (container, stream):
+        for frame in _pictures(path, container, stream):
+            first = first or frame
+            stamps.append(frame.pts)
+        if container.format.name == "avi" or None in stamps or stamps != sorted(set(stamps)):
+            times = np.arange(len(stamps)) / _rate(stream)
+        else:
+            times = (np.array(stamps, dtype=np.int64) - stamps[0]) * float(stream.time_base)
+        return Index(_timeline(path, stream, first, times), None, np.zeros(0, dtype=np.int64))
+
+
+def _counted_index(path: Path) -> Index:
+    index = _decoded_index(path)
+    return replace(index, timeline=replace(index.timeline, counted=True))
+
+
+def _rate(stream: Any) -> float:
+    return float(stream.average_rate or stream.guessed_rate or 25)
+
+
+def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
+    rotation, mirrored = _orientation(path, frame)
+    width, height = (frame.height, frame.width) if rotation % 180 else (frame.width, frame.height)
+    rate = _rate(stream)
+    codec = stream.codec_context.name
+    return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, mirrored)
+
+
+# By the orientation in a photograph's EXIF data; the others are not mirrored.
+_MIRRORED = {2: 0, 4: 180, 5: 270, 7: 90}
+
+
+def _orientation(path: Path, frame: Any) -> tuple[int, bool]:
+    """Degrees clockwise by which a frame is to be turned, and whether it is to be mirrored before."""
+    turned = round(-frame.rotation / 90) * 90 % 360
+    try:
+        matrix = next((data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
+    except ValueError:
+        # PyAV does not know the kind of side data that photographs have.
+        exif = _exif_orientation(path)
+        return _MIRRORED.get(exif, turned), exif in _MIRRORED
+    if matrix is None:
+        return turned, False
+    a, b, _, c, d, *_ = (int(value) for value in np.frombuffer(bytes(matrix), dtype="<i4"))
+    if a * d >= b * c:
+        return turned, False
+    # What is left to turn once left and right are exchanged.
+    return round(math.degrees(math.atan2(-b, -a)) / 90) * 90 % 360, True
+
+
+def _exif_orientation(path: Path) -> int:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return int(picture.getexif().get(0x112, 1))
+    except Exception:
+        # Whatever Pillow says of a file that FFmpeg can read.
+        return 1
+
+
+def read_frames(
+    path: Path, index: Index, wanted: list[int], transform: Transform | None, threads: int
+) -> list[Picture]:
+    def keep(frame: Any) -> Picture:
+        picture = frame.to_ndarray(format="rgb24")
+        picture = picture[:, ::-1] if index.timeline.mirrored else picture
+        return finished(np.rot90(picture, k=-index.timeline.rotation // 90), transform)
+
+    if index.pts is not None and len(index.keyframes) > 1:
+        try:
+            return _walk(path, index, wanted, keep, threads, seek=True)
+        except DecodeError:
+            # A seek gone wrong, or a broken stretch: from the start the answer, or the error, is exact.
+            pass
+    return _walk(path, index, wanted, keep, threads, seek=False)
+
+
+def _walk(
+    path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Picture], threads: int, seek: bool
+) -> list[Picture]:
+    """Decode forward through the wanted frames, each recognised by its stamp; jump where a keyframe lies between."""
+    kept, position, damaged = list[Picture](), -1, False
+    with _opened(path, threads) as (container, stream):
+        pictures = _pictures(path, container, stream)
+        for number in wanted:
+            if kept and number == position:
+                kept.append(kept[-1])
+                continue
+            before = index.keyframes[: np.searchsorted(index.keyframes, number, side="right")]
+            if seek and index.pts is not None and len(before) and before[-1] > position + 1:
+                start, damaged = int(index.pts[before[-1]]), False
+                container.seek(start, stream=stream)
+                pictures = _pictures(path, container, stream, start)
+            for frame in pictures:
+                position = _position(path, index, frame, position)
+                # What comes after a damaged picture is built on it, up to the next keyframe.
+                damaged = frame.is_corrupt or (damaged and not frame.key_frame)
+                if position >= number:
+                    break
+            else:
+                total = len(index.timeline.times)
+                raise NotShownError(f"{path}: only {position + 1} of {total} announced frames could be read")
+            if position != number:
+                seconds = index.timeline.times[number]
+                raise NotShownError(f"{path}: the frame at {seconds:.3f} s is announced but never shown")
+            if damaged:
+                raise DecodeError(f"{path}: a frame that was asked for is damaged, or one that it is built on")
+            kept.append(keep(frame))
+    return kept
+
+
+def _position(path: Path, index: Index, frame: Any, previous: int) -> int:
+    """The number of a decoded frame in the timeline."""
+    if index.pts is None:
+        return previous + 1
+    place = -1 if frame.pts is None else int(np.searchsorted(index.pts, frame.pts))
+    if not 0 <= place < len(index.pts) or index.pts[place] != frame.pts:
+        raise NotShownError(f"{path}: the decoder shows frames at times that the packets do not name")
+    return place

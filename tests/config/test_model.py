@@ -1,0 +1,157 @@
+"""Configs: presets, TOML, overrides, and sentences for what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prota.config.model import Config, ConfigError, DistributionConfig, EncoderConfig, LossConfig, ScoreConfig
+from prota.config.presets import BACKBONES, PRESETS
+
+PAPER_ROWS = [
+    "global-pooling",
+    "mean-max",
+    "lda",
+    "lda+dot-intra",
+    "lda+dot-intra+inter",
+    "lda+intra",
+    "dpa",
+    "dpa-p",
+    "dpa-p+kl",
+    "prota",
+]
+
+
+def test_the_table_has_the_papers_rows_in_its_order() -> None:
+    assert list(PRESETS) == [*PAPER_ROWS, "wti", "prota-printed"]
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_survives_toml(preset: str, backbone: str) -> None:
+    config = Config.build(preset, backbone)
+    assert Config.from_toml(config.to_toml()) == config
+
+
+def test_presets_differ_from_each_other() -> None:
+    configs = [Config.build(preset).to_toml() for preset in PRESETS]
+    assert len(set(configs)) == len(PRESETS)
+
+
+def test_defaults_are_the_papers() -> None:
+    config = Config()
+    assert config == Config.build("prota", "clip-vit-b32")
+    assert (config.score.kernels, config.score.lambda_, config.score.xi) == (5, 100.0, 100.0)
+    assert (config.loss.eta, config.loss.beta) == (5e-4, 5e-4)
+    assert (config.encoder.text_length, config.encoder.frames, config.encoder.width) == (32, 12, 512)
+    assert (config.encoder.temporal_layers, config.encoder.temporal_heads) == (4, 8)
+
+
+def test_a_file_names_rows_and_overrides_win(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "dpa"\nbackbone = "toy"\n[score]\nlambda_ = 50\nxi = "max"\n', encoding="utf-8")
+    config = Config.load(path, ["score.lambda_=25", "score.gram = dot", "loss.label_smoothing=0.25"])
+    assert config.score.similarity == "cosine"
+    assert config.encoder.kind == "toy"
+    assert (config.score.lambda_, config.score.xi, config.score.gram) == (25.0, "max", "dot")
+    assert config.loss.label_smoothing == 0.25
+
+
+def test_building_leaves_the_tables_alone() -> None:
+    before = repr((PRESETS, BACKBONES))
+    Config.build("dpa", "toy", ["score.kernels=3", "encoder.frames=4"])
+    assert repr((PRESETS, BACKBONES)) == before
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (
+            lambda: ScoreConfig(similarity="euclidean"),
+            "similarity = 'euclidean' is not allowed; allowed: cosine, squared, offset, printed",
+        ),
+        (
+            lambda: Config(score={"similarity": "euclidean"}),
+            "score.similarity = 'euclidean' is not allowed; allowed: cosine, squared, offset, printed",
+        ),
+        (
+            lambda: Config.build(overrides=["score.lambda_=hot"]),
+            "score.lambda_ = 'hot' is not allowed; allowed: a positive",
+        ),
+        (
+            lambda: ScoreConfig(lambda_=-1),
+            "lambda_ = -1 is not allowed; allowed: a positive number up to 1e6, or 'max'",
+        ),
+        (lambda: ScoreConfig(xi=True), "xi = True is not allowed"),
+        (lambda: ScoreConfig(lambda_=1e39), "lambda_ = 1e+39 is not allowed"),
+        (lambda: ScoreConfig(kernels=True), "kernels = True is not allowed; allowed: a number"),
+        (lambda: Config(loss={"eta": True}), "loss.eta = True is not allowed; allowed: a number"),
+        (lambda: DistributionConfig(log_var_max=200), "log_var_max = 200 is not allowed; allowed: less than or equal"),
+        (lambda: ScoreConfig(lambda_=float("nan")), "lambda_ = nan is not allowed"),
+        (lambda: ScoreConfig(kernels=0), "kernels = 0 is not allowed; allowed: greater than or equal to 1"),
+        (lambda: Config.build(overrides=["score.lamda_=3"]), "score.lamda_ is not a setting; did you mean 'lambda_'?"),
+        (lambda: Config.build(overrides=["scores.xi=3"]), "scores is not a setting; did you mean 'score'?"),
+        (lambda: Config.build(overrides=["score.lambda_"]), "'score.lambda_' is not of the form section.field=value"),
+        (lambda: Config.build(overrides=["score=3"]), "score = 3 is not allowed"),
+        (lambda: Config.build("dpa2"), "preset = 'dpa2' is not allowed; allowed: global-pooling, mean-max, lda"),
+        (lambda: Config.build(backbone="vgg"), "backbone = 'vgg' is not allowed; allowed: clip-vit-b32"),
+        (lambda: Config.from_toml("score = ["), "not valid TOML"),
+        (lambda: ScoreConfig(weights="intra+inter", gram="none"), "weights='intra+inter' needs a Gram matrix; allowed"),
+        (lambda: ScoreConfig(similarity="cosine", distance="deviation"), "distance='deviation' needs token Gaussians"),
+        (lambda: ScoreConfig(weighting="normalised", intra="none"), "weighting='normalised' divides by a sum"),
+        (lambda: ScoreConfig(weighting="normalised", gram="dot"), "weighting='normalised' divides by a sum"),
+        (
+            lambda: ScoreConfig(weighting="normalised", bandwidth_value=0.006),
+            "bandwidth_value=0.006 leaves nothing to divide by of tokens that are far apart; "
+            "allowed with weighting='normalised': from 0.00625",
+        ),
+        (lambda: ScoreConfig(aggregation="pooling"), "aggregation='pooling' has no use for similarity='squared'"),
+        (lambda: Config.build("dpa", overrides=["loss.beta=0.1"]), "loss.beta=0.1 needs token Gaussians"),
+        (lambda: Config.build("dpa", overrides=["loss.eta=0.1"]), "loss.eta=0.1 needs token Gaussians"),
+        (lambda: Config(encoder={"width": 30}), "encoder.width=30 cannot be split over temporal_heads=8; allowed"),
+        (lambda: EncoderConfig(frames=100), "frames = 100 is not allowed; allowed: less than or equal to 77"),
+        (
+            lambda: EncoderConfig(kind="pair"),
+            "temporal_init='clip' needs kind='clip'; allowed with kind='pair': random",
+        ),
+        (
+            lambda: DistributionConfig(log_var_init=9),
+            "log_var_init=9.0 lies outside the clamp; allowed: log_var_min to",
+        ),
+        (lambda: LossConfig(margin="max"), "margin = 'max' is not allowed; allowed: additive, literal"),
+        (lambda: LossConfig(eta=float("inf")), "eta = inf is not allowed"),
+        (
+            lambda: Config(score={"kernels": 0, "gram": "x"}, loss={"margin": "no"}),
+            "allowed: gaussian, dot, none; score.kernels = 0 is not allowed; "
+            "allowed: greater than or equal to 1; loss.margin = 'no'",
+        ),
+        (lambda: Config.load("nowhere.toml"), "cannot read the config file nowhere.toml"),
+    ],
+)
+def test_what_is_refused_gets_a_sentence(build: object, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build()  # type: ignore[operator]
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_refused_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[loss]\neta = -1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bad\.toml: loss\.eta = -1 is not allowed; allowed: greater than or equal"):
+        Config.load(path)
+
+
+def test_configs_do_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().score.lambda_ = 3.0  # type: ignore[misc]
+    assert ScoreConfig().replace(lambda_="max").lambda_ == "max"
+    with pytest.raises(ConfigError, match="kernels = 99"):
+        ScoreConfig().replace(kernels=99)
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for section in (EncoderConfig, DistributionConfig, ScoreConfig, LossConfig):
+        for name, field in section.model_fields.items():
+            assert field.description, f"{section.__name__}.{name}"

@@ -1,0 +1,90 @@
+"""Parameter groups and the schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from prota import Config, ProTA
+from prota.config.experiment import TrainConfig
+from prota.training.optimiser import describe_groups, make_optimiser, parameter_groups, rate_factor, set_rates
+from tests.tiny_models import clip_config, pair_config
+
+
+@pytest.mark.parametrize("kind", ["toy", "pair"])
+def test_every_parameter_is_in_exactly_one_group(kind: str, dinov2_folder: Path, bert_folder: Path) -> None:
+    config = Config.build(backbone="toy") if kind == "toy" else pair_config(dinov2_folder, bert_folder)
+    model = ProTA.from_config(config)
+    train = TrainConfig()
+    groups = parameter_groups(model, train)
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    decays = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        new = name.startswith("head.") or (kind == "pair" and (".tower.projection." in name or name == "logit_scale"))
+        expected = 1e-3 if new else 1e-4 if name.startswith("video_encoder.temporal.") else 1e-7
+        assert rates[id(parameter)] == expected, name
+        assert (decays[id(parameter)] > 0) == (parameter.dim() > 1), name
+    assert sum(count for _, count, _ in describe_groups(model, train)) == sum(p.numel() for p in model.parameters())
+
+
+def test_rates_decay_from_a_towers_last_layer_to_its_first(dinov2_folder: Path, bert_folder: Path) -> None:
+    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder))
+    groups = parameter_groups(model, TrainConfig(lr_vision=8.0, lr_text=4.0, layer_decay=0.5))
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    assert rates.keys() == {id(parameter) for parameter in model.parameters()}
+    vision = model.video_encoder.tower.model
+    depth = vision.config.num_hidden_layers
+    for name, parameter in vision.named_parameters():
+        number = next((int(part) for part in name.split(".") if part.isdigit()), None)
+        expected = 8.0 if number is None else 8.0 * 0.5 ** (depth - 1 - number)
+        assert rates[id(parameter)] == (8.0 * 0.5**depth if "embeddings" in name else expected), name
+    assert max(rates[id(parameter)] for parameter in model.text_encoder.tower.model.parameters()) == 4.0
+
+
+def test_what_comes_before_the_layers_learns_least(clip_folder: Path) -> None:
+    """CLIP's vision tower has a norm between its embeddings and its layers."""
+    model = ProTA.from_config(clip_config(clip_folder))
+    groups = parameter_groups(model, TrainConfig(lr_vision=8.0, layer_decay=0.5))
+    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
+    vision = model.video_encoder.tower.model
+    depth = vision.config.num_hidden_layers
+    found = {name.split(".")[0]: rates[id(parameter)] for name, parameter in vision.named_parameters()}
+    assert found["embeddings"] == found["pre_layrnorm"] == 8.0 * 0.5**depth
+    assert found["post_layernorm"] == 8.0
+
+
+def test_a_rate_of_zero_freezes() -> None:
+    model = ProTA.from_config(Config.build(backbone="toy"))
+    make_optimiser(model, TrainConfig(lr_vision=0))
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in model.named_parameters() if name.startswith("video_encoder.tower")}
+
+
+def test_a_parameter_without_a_group_is_refused() -> None:
+    model = ProTA.from_config(Config.build(backbone="toy"))
+    model.extra = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"parameters in no group: extra\.weight, extra\.bias"):
+        parameter_groups(model, TrainConfig())
+
+
+def test_the_schedule_rises_and_falls() -> None:
+    factors = [rate_factor(step, 100) for step in range(100)]
+    assert factors[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert factors[10] == 1.0
+    assert factors[55] == pytest.approx(0.5)
+    assert 0 < factors[99] < 0.001
+    assert rate_factor(0, 4) == 1.0
+    model = ProTA.from_config(Config.build(backbone="toy"))
+    optimiser = make_optimiser(model, TrainConfig())
+    rates = set_rates(optimiser, 0.5)
+    assert rates["head"] == 5e-4
+    assert {group["lr"] for group in optimiser.param_groups} == {5e-4, 5e-5, 5e-8}
+
+
+def test_the_moments_are_clips() -> None:
+    optimiser = make_optimiser(ProTA.from_config(Config.build("prota", "toy")), TrainConfig())
+    assert {(*group["betas"], group["eps"]) for group in optimiser.param_groups} == {(0.9, 0.98, 1e-6)}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from prota.video import pyav
 from prota.video.pictures import is_picture, read_picture
 from prota.video.sampling import SAME_TIME
-from prota.video.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Transform, finished
+from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Transform, finished
 
 __all__ = ["DecodeError", "Timeline", "decode_chosen", "read_timeline"]
 
@@ -34,12 +35,12 @@ def decode_chosen(
     transform: Transform | None = None,
     threads: int = 0,
     counted: bool | None = None,
-) -> tuple[Timeline, list[int], list[Picture]]:
+) -> tuple[Timeline, list[int], list[Any]]:
     """The timeline, the indices into its `times` that `choose` takes (ascending), and their frames.
 
-    Frames are RGB uint8 [height, width, 3], upright. Where the decoder turns out to show fewer frames than the packets
-    announce, the timeline is taken from decoding and the choice made again. `threads` = 0 leaves their number to the
-    decoder.
+    Frames are RGB uint8 [height, width, 3], upright, or what `transform` makes of them. Where the decoder turns out to
+    show fewer frames than the packets announce, the timeline is taken from decoding and the choice made again.
+    `threads` = 0 leaves their number to the decoder.
 
     Who reads a file in parts needs one timeline for all of them: `counted` is the first one's `Timeline.counted`. In
     that of the packets, a frame that is never shown is the one that is seen at its time.
@@ -62,7 +63,7 @@ def decode_chosen(
         return timeline, chosen, [pictures[place] for place in places]
 
 
-def _source(path: Path, threads: int, counted: bool) -> tuple[Timeline, Callable[..., list[Picture]]]:
+def _source(path: Path, threads: int, counted: bool) -> tuple[Timeline, Callable[..., list[Any]]]:
     if is_picture(path):
         alone, picture = read_picture(path)
         return alone, lambda wanted, transform: [finished(picture, transform)] * len(wanted)

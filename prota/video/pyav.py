@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from prota.video.timeline import COMPLETE_SHARE, DecodeError, Picture, Timeline, Times, Transform, end_of, finished
+from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Times, Transform, end_of, finished
 
 __all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames"]
 
@@ -228,10 +228,8 @@ def _exif_orientation(path: Path) -> int:
         return 1
 
 
-def read_frames(
-    path: Path, index: Index, wanted: list[int], transform: Transform | None, threads: int
-) -> list[Picture]:
-    def keep(frame: Any) -> Picture:
+def read_frames(path: Path, index: Index, wanted: list[int], transform: Transform | None, threads: int) -> list[Any]:
+    def keep(frame: Any) -> Any:
         picture = frame.to_ndarray(format="rgb24")
         picture = picture[:, ::-1] if index.timeline.mirrored else picture
         return finished(np.rot90(picture, k=-index.timeline.rotation // 90), transform)
@@ -246,10 +244,10 @@ def read_frames(
 
 
 def _walk(
-    path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Picture], threads: int, seek: bool
-) -> list[Picture]:
+    path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Any], threads: int, seek: bool
+) -> list[Any]:
     """Decode forward through the wanted frames, each recognised by its stamp; jump where a keyframe lies between."""
-    kept, position, damaged = list[Picture](), -1, False
+    kept, position, damaged = list[Any](), -1, False
     with _opened(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
         for number in wanted:

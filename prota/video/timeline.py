@@ -14,7 +14,8 @@ __all__ = ["COMPLETE_SHARE", "DecodeError", "Picture", "Timeline", "Times", "Tra
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Times = np.ndarray[Any, np.dtype[np.float64]]
-Transform = Callable[[Picture], Picture]
+Transform = Callable[[Picture], Any]
+"""What is kept of a picture."""
 
 # A file that holds less than this share of what its header announces is cut short; headers are off by a frame or two.
 COMPLETE_SHARE = 0.9
@@ -52,6 +53,6 @@ def end_of(times: Times, fps: float) -> float:
     return float(times[-1] + (np.median(np.diff(times)) if len(times) > 1 else 1 / fps))
 
 
-def finished(picture: Picture, transform: Transform | None) -> Picture:
+def finished(picture: Picture, transform: Transform | None) -> Any:
     picture = np.ascontiguousarray(picture)
     return picture if transform is None else transform(picture)

@@ -15,11 +15,12 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Pipe, wait
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from prota.errors import ProtaError
 from prota.platform import Connection, end_with, inherit, limit_memory
@@ -28,6 +29,8 @@ __all__ = ["DecodePool", "Outcome", "WorkerError"]
 
 # A machine under load may take long to start Python; one that takes longer than this will not start it at all.
 START_LIMIT = 120.0
+
+Key = TypeVar("Key")
 
 
 class WorkerError(ProtaError, RuntimeError):
@@ -40,9 +43,11 @@ class WorkerError(ProtaError, RuntimeError):
 class Outcome:
     """What became of one item: a value, or the one-line reason why there is none."""
 
-    value: Any | None
+    value: Any
     error: str | None
     seconds: float
+    bug: str = ""
+    """The traceback of an error that no file explains: neither a `ProtaError` nor one of the system."""
 
 
 @dataclass
@@ -52,8 +57,13 @@ class _Worker:
     started: float = field(default_factory=time.monotonic)
     ready: bool = False
     """Python is up: a job's time does not include the start of its worker."""
-    key: str | None = None
-    """Of the item it is busy with."""
+    busy: bool = False
+    key: Any = None
+    """Of its item."""
+
+    @property
+    def free(self) -> bool:
+        return self.ready and not self.busy
 
     def kill(self) -> int:
         """End it whatever it does, and leave no zombie."""
@@ -75,6 +85,8 @@ class DecodePool:
             raise ValueError(f"timeout = {timeout} is not allowed; allowed: seconds above 0")
         self.workers, self.timeout, self.memory = workers, timeout, memory
         self._crew: list[_Worker] = []
+        self._failed: list[tuple[Any, Outcome]] = []
+        """Items that could not be handed over."""
 
     def __enter__(self) -> DecodePool:
         return self
@@ -87,59 +99,68 @@ class DecodePool:
         self._crew.clear()
 
     def run(
-        self, job: Callable[[Any], Any], items: Iterable[tuple[str, Any]]
-    ) -> Generator[tuple[str, Outcome], None, None]:
+        self, job: Callable[[Any], Any], items: Iterable[tuple[Key, Any]]
+    ) -> Generator[tuple[Key, Outcome], None, None]:
         """Yield (key, outcome) as jobs finish. Items are taken only when a worker is free for them."""
         if getattr(job, "__module__", None) == "__main__":
             raise ValueError(f"workers cannot import {job!r} from the main script: put it into a module")
-        waiting: Iterator[tuple[str, Any]] = iter(items)
+        waiting = iter(items)
         exhausted = False
-        outcomes: list[tuple[str, Outcome]] = []
+        outcomes: list[tuple[Key, Outcome]] = []
         try:
             while True:
-                for worker in [
-                    worker for worker in self._crew if worker.key is None and worker.process.poll() is not None
-                ]:
-                    self._dismiss(worker)
-                while not exhausted and len(self._crew) < self.workers:
-                    self._crew.append(_start_worker(self.memory))
-                for worker in [worker for worker in self._crew if worker.ready and worker.key is None]:
-                    item = None if exhausted else next(waiting, None)
+                while not exhausted and self.has_room():
+                    item = next(waiting, None)
                     if item is None:
                         exhausted = True
-                        break
-                    failed = self._assign(worker, job, *item)
-                    if failed is not None:
-                        outcomes.append((item[0], failed))
+                    else:
+                        self.submit(job, *item)
                 # Only now: while the caller is busy with what is done, its workers are busy with what is next.
                 yield from outcomes
-                if exhausted and not any(worker.key is not None for worker in self._crew):
+                if exhausted and not self.busy:
                     return
-                outcomes = list(self._collect())
+                outcomes = self.collect()
         finally:
-            # Where the caller stops early, what is still running is of no use to anyone.
-            for worker in [worker for worker in self._crew if worker.key is not None]:
+            # If the caller stops early, what is still running is of no use.
+            for worker in [worker for worker in self._crew if worker.busy]:
                 self._dismiss(worker)
 
-    def _assign(self, worker: _Worker, job: Callable[[Any], Any], key: str, argument: Any) -> Outcome | None:
-        """Hand an item to a worker; an outcome where that is impossible."""
-        worker.key, worker.started = key, time.monotonic()
+    @property
+    def busy(self) -> bool:
+        """Whether outcomes are still to come."""
+        return bool(self._failed) or any(worker.busy for worker in self._crew)
+
+    def has_room(self) -> bool:
+        """Whether a worker is free; missing ones are started, and are free some `collect` later."""
+        for worker in [worker for worker in self._crew if worker.free and worker.process.poll() is not None]:
+            self._dismiss(worker)
+        while len(self._crew) < self.workers:
+            self._crew.append(_start_worker(self.memory))
+        return any(worker.free for worker in self._crew)
+
+    def submit(self, job: Callable[[Any], Any], key: Any, argument: Any) -> None:
+        """Hand an item to a free worker."""
+        worker = next(worker for worker in self._crew if worker.free)
+        worker.busy, worker.key, worker.started = True, key, time.monotonic()
         try:
             worker.connection.send((job, argument))
         except OSError:
-            # It has just died. Its connection now reads as closed, which `_collect` reports.
+            # It has just died. Its connection now reads as closed, which `collect` reports.
             pass
         except Exception as error:
-            worker.key = None
-            return Outcome(None, _line(error), 0.0)
-        return None
+            worker.busy = False
+            self._failed.append((key, Outcome(None, _line(error), 0.0)))
 
-    def _collect(self) -> Iterator[tuple[str, Outcome]]:
-        """Wait for something to happen, and report it."""
-        watched = [worker for worker in self._crew if not worker.ready or worker.key is not None]
+    def collect(self, patience: float = 3600.0) -> list[tuple[Any, Outcome]]:
+        """Wait until something happens, at most so many seconds; the outcomes, if any."""
+        failed, self._failed = self._failed, []
+        return [*failed, *self._collect(0.0 if failed else patience)]
+
+    def _collect(self, patience: float) -> Iterator[tuple[Any, Outcome]]:
+        watched = [worker for worker in self._crew if not worker.ready or worker.busy]
         deadlines = [worker.started + (self.timeout if worker.ready else START_LIMIT) for worker in watched]
-        # An hour at most, after which this is asked again: the system cannot wait for a year.
-        patience = min(3600.0, max(0.0, min(deadlines, default=0.0) - time.monotonic()))
+        # Not longer than asked for: the system cannot wait for a year.
+        patience = min(patience, max(0.0, min(deadlines, default=0.0) - time.monotonic()))
         heard = wait([worker.connection for worker in watched], patience)
         # Taken now: while a result is yielded the caller may take its time, which is not the other workers' fault.
         now = time.monotonic()
@@ -148,16 +169,16 @@ class DecodePool:
                 yield from self._listen(worker)
             elif now >= deadline:
                 self._dismiss(worker)
-                if worker.key is None:
+                if not worker.busy:
                     raise WorkerError(f"a decode worker did not start within {START_LIMIT:.0f} s")
                 yield worker.key, Outcome(None, f"took longer than {self.timeout:g} s", self.timeout)
 
-    def _listen(self, worker: _Worker) -> Iterator[tuple[str, Outcome]]:
+    def _listen(self, worker: _Worker) -> Iterator[tuple[Any, Outcome]]:
         try:
             message = worker.connection.recv()
         except (EOFError, OSError):
             status = self._dismiss(worker, grace=1.0)
-            if worker.key is None:
+            if not worker.busy:
                 raise WorkerError(f"decode workers cannot start ({_ending(status)}): see the messages above") from None
             seconds = time.monotonic() - worker.started
             yield worker.key, Outcome(None, f"the decoder crashed ({_ending(status)})", seconds)
@@ -165,9 +186,8 @@ class DecodePool:
         if not worker.ready:
             worker.ready = True
             return
-        key, worker.key = worker.key, None
-        assert key is not None
-        yield key, Outcome(*message)
+        worker.busy = False
+        yield worker.key, Outcome(*message)
 
     def _dismiss(self, worker: _Worker, grace: float = 0.0) -> int:
         """End a worker; one that is ending by itself gets a grace, so that its own exit status is seen."""
@@ -221,16 +241,17 @@ def _work() -> None:
 def _answer(connection: Connection[Any, Any]) -> None:
     payload = connection.recv_bytes()
     started = time.monotonic()
-    value, error = None, None
+    value, error, bug = None, None, ""
     try:
         # Read here and not by recv(), because importing the job may fail, and that is this item's error.
         job, argument = pickle.loads(payload)
         value = job(argument)
     except BaseException as failure:
         error = _line(failure)
+        bug = "" if isinstance(failure, ProtaError | OSError | MemoryError) else traceback.format_exc()
     seconds = time.monotonic() - started
     try:
-        connection.send((value, error, seconds))
+        connection.send((value, error, seconds, bug))
     except (AttributeError, TypeError, ValueError) as failure:
         connection.send((None, f"the result cannot be sent back: {_line(failure)}", seconds))
 

@@ -37,6 +37,10 @@ def misbehave(kind: str) -> str:
     return f"{kind} by {os.getpid()}"
 
 
+def hang(_: object) -> None:
+    threading.Event().wait()
+
+
 def large(megabytes: int) -> np.ndarray[Any, Any]:
     return np.full((megabytes, 2**20), megabytes, dtype=np.uint8)
 

@@ -50,6 +50,9 @@ def test_what_goes_wrong_is_told_and_the_rest_goes_on() -> None:
     assert found["quit"].error == "SystemExit: 4"
     assert "cannot be sent back" in str(found["lambda"].error)
     assert found["fine"].error is found["good"].error is None
+    # A traceback tells bugs from what a file or a decoder does.
+    assert {kind for kind in kinds if found[kind].bug} == {"raise", "quit"}
+    assert found["raise"].bug.startswith("Traceback")
     assert all(found[kind].value is None for kind in kinds[1:-1])
     assert children() - before == set()
 

@@ -50,7 +50,7 @@ import torch
 from lance.file import LanceFileReader
 from ray.cluster_utils import Cluster
 
-from prota.cluster.indexing import RayWork
+from prota.cluster.executor import RayExecutor
 from prota.config.model import Config
 from prota.library import manage
 from prota.library.indexing import IndexOptions, IndexReport
@@ -125,16 +125,16 @@ class Watch:
         return (then - first) / max(1e-9, end - start)
 
 
-def measured(model: ProTA, clips: Path, folder: Path, work: Any = None) -> tuple[float, float]:
+def measured(model: ProTA, clips: Path, folder: Path, executor: Any = None) -> tuple[float, float]:
     """Seconds in all, and clips a second in the middle."""
     shutil.rmtree(folder, ignore_errors=True)
     watch, started = Watch(), time.perf_counter()
     options = IndexOptions(SegmentPlan(model.config.encoder.frames), workers=1)
-    report = Library.open(folder, model).index(clips, options, watch, work=work)
+    report = Library.open(folder, model).index(clips, options, report=watch, executor=executor)
     assert report.finished, report
     assert not report.bad, report.bad
     wall = time.perf_counter() - started
-    print(f"{wall:.1f} s, {watch.rate:.2f} clips/s, {'plain' if work is None else work.keywords}", flush=True)
+    print(f"{wall:.1f} s, {watch.rate:.2f} clips/s, {'plain' if executor is None else executor.keywords}", flush=True)
     return wall, watch.rate
 
 
@@ -146,8 +146,8 @@ def speed(options: argparse.Namespace) -> None:
         ways["plain"].append(measured(model, clips, options.folder / "library"))
         for count in (1, 2):
             with cluster_of(2 * count):
-                work = partial(RayWork, decoders=count, encoders=count)
-                ways[f"Ray, {count} + {count}"].append(measured(model, clips, options.folder / "library", work))
+                executor = partial(RayExecutor, decoders=count, encoders=count)
+                ways[f"Ray, {count} + {count}"].append(measured(model, clips, options.folder / "library", executor))
     print(
         f"{options.clips} clips, {options.rounds} rounds in turns, model {options.model}, {os.cpu_count()} cores, load"
     )
@@ -164,7 +164,7 @@ def encoders() -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             # Ray's workers call themselves after what they do; the command that reads this does not.
-            if (process / "cmdline").read_text().startswith("ray::MapWorker(MapBatches(Encoder"):
+            if (process / "cmdline").read_text().startswith("ray::Encoder"):
                 found.append(int(process.name))
     return found
 
@@ -278,7 +278,9 @@ def faults(options: argparse.Namespace) -> None:
         shutil.rmtree(options.folder / folder, ignore_errors=True)
     with two_machines() if options.network else two_nodes() as lose_node:
         deaths = Faults(options.clips, lose_node)
-        report = Library.open(library, model).index(clips, plan, deaths, work=partial(RayWork, encoders=2))
+        report = Library.open(library, model).index(
+            clips, plan, report=deaths, executor=partial(RayExecutor, encoders=2)
+        )
         deaths.tell(f"{report.indexed} clips indexed, {report.segments} segments, {len(report.bad)} bad: done")
     assert deaths.killed, "no encoder was killed"
     assert deaths.lost, "no node was lost"
@@ -326,7 +328,7 @@ def memory(options: argparse.Namespace) -> None:
     with cluster_of(2, store=10**8) as (cluster, _), Gauge(Path(cluster.head_node.get_session_dir_path())) as gauge:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         plan = IndexOptions(SegmentPlan(4, fps))
-        report = Library.open(options.folder / "library", model).index(clips, plan, work=RayWork)
+        report = Library.open(options.folder / "library", model).index(clips, plan, executor=RayExecutor)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     frames = round(report.seconds * fps) * side * side * 3
     print(

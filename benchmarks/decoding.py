@@ -17,7 +17,7 @@ from pathlib import Path
 
 import av
 
-from prota.library.reading import PART, ReadRequest, VideoContent, read_video
+from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video
 from prota.library.segments import SegmentPlan
 from prota.video.walk import FoundFile, walk
 

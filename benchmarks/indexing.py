@@ -28,10 +28,10 @@ from pathlib import Path
 import torch
 
 from prota.config.model import EncoderConfig
-from prota.library.encoding import encode_video
 from prota.library.indexing import IndexOptions
+from prota.library.indexing.encoding import encode_video
+from prota.library.indexing.reading import ReadRequest, VideoContent, read_video
 from prota.library.library import Library
-from prota.library.reading import ReadRequest, VideoContent, read_video
 from prota.library.segments import SegmentPlan
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile, walk

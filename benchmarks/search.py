@@ -34,13 +34,13 @@ import torch
 
 from prota.config.model import Config
 from prota.library import manage
-from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.storage.maintenance import FRAGMENT_ROWS
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import segment_rows
 from prota.library.storage.writer import Writer
+from prota.library.tokens import pooled_vectors, stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens

@@ -29,10 +29,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from prota.library.encoding import stamp_of
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
+from prota.library.tokens import stamp_of
 from prota.model.prota import ProTA
 from prota.models import shipped
 

@@ -15,7 +15,8 @@ from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayA
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
-    from prota.library.indexing import IndexReport, WorkMaker
+    from prota.library.indexing import IndexReport
+    from prota.library.indexing.pipeline import ExecutorMaker
 
 __all__ = ["index"]
 
@@ -62,10 +63,10 @@ def index(
         raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
     plan = SegmentPlan(frames or most, fps, overlap, shots)
     options = IndexOptions(plan, workers or cores(), timeout, prune, retry, pictures=pictures)
-    with _working(ray, device, workers) as work, _Display() as display:
+    with _executor(ray, device, workers) as executor, _Display() as display:
         # Not before: Ray takes signals to itself when it connects.
         stop = StopRequest()
-        report = opened.index(paths, options, display.show, stop, wait, work)
+        report = opened.index(paths, options, report=display.show, should_stop=stop, wait=wait, executor=executor)
     _tell(report, library, "removed" if prune else "gone")
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
@@ -76,8 +77,8 @@ def index(
 
 
 @contextmanager
-def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker | None]:
-    """Who does the work: nobody else, or a cluster."""
+def _executor(ray: str | None, device: str, workers: int) -> Iterator[ExecutorMaker | None]:
+    """None for this machine, or a cluster."""
     if ray is None:
         yield None
         return
@@ -86,9 +87,9 @@ def _working(ray: str | None, device: str, workers: int) -> Iterator[WorkMaker |
     with connect(ray) as dashboard:
         if dashboard:
             typer.echo(f"Ray's dashboard: {dashboard}", err=True)
-        from prota.cluster.indexing import RayWork
+        from prota.cluster.executor import RayExecutor
 
-        yield partial(RayWork, device=device, decoders=workers)
+        yield partial(RayExecutor, device=device, decoders=workers)
 
 
 def _tell(report: IndexReport, library: str, gone: str) -> None:

@@ -30,7 +30,7 @@ def is_address(text: str) -> bool:
 def check(address: str) -> None:
     """RuntimeError or ValueError where there cannot be a cluster; costs nothing, unlike finding out by connecting."""
     if find_spec("ray") is None:
-        raise MissingPackageError("--ray needs Ray: pip install 'ray[data,default]'")
+        raise MissingPackageError("--ray needs Ray: pip install 'ray[default]'")
     if address in (LOCAL, "auto"):
         return
     if (parts := _HOST_AND_PORT.fullmatch(address)) is None:

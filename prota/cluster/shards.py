@@ -27,12 +27,12 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from prota.errors import ClusterError, one_line
-from prota.library.encoding import stored_tokens
 from prota.library.finding import EXACT_SEGMENTS, Coverage, Found, Ranked, RowFinder, without_file
 from prota.library.records import LibraryError, ModelStamp
 from prota.library.storage.location import Location
 from prota.library.storage.reader import Rows, Snapshot
 from prota.library.storage.versions import Head, read_library
+from prota.library.tokens import stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 

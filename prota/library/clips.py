@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prota.library.encoding import encode_video, stored_tokens
-from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
+from prota.library.indexing.encoding import encode_video
+from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.search import Query, clean_query, has_words
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import SegmentTokens
+from prota.library.tokens import stored_tokens
 from prota.model.prota import ProTA
 from prota.video.sampling import SAME_TIME
 from prota.video.walk import content_id

@@ -11,9 +11,9 @@ import torch
 
 from prota.kernels import dispatch
 from prota.kernels.search import VideoBank
-from prota.library.encoding import pooled_vectors, stored_tokens
 from prota.library.records import VideoRecord
 from prota.library.storage.reader import Rows, Snapshot
+from prota.library.tokens import pooled_vectors, stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens

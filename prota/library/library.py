@@ -8,13 +8,14 @@ from typing import Self
 
 import torch
 
-from prota.library.encoding import stamp_of
-from prota.library.indexing import Indexer, IndexOptions, IndexReport, WorkMaker
+from prota.library.indexing.options import IndexOptions, IndexReport
+from prota.library.indexing.pipeline import ExecutorMaker, Pipeline
 from prota.library.records import LibraryError
 from prota.library.search import Hit, Searcher
 from prota.library.storage.location import Location, Where
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
+from prota.library.tokens import stamp_of
 from prota.model.prota import ProTA
 from prota.models import shipped
 
@@ -50,12 +51,13 @@ class Library:
         self,
         paths: str | Path | Sequence[str | Path],
         options: IndexOptions | None = None,
+        *,
         report: Callable[[IndexReport], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
         wait: float = 0.0,
-        work: WorkMaker | None = None,
+        executor: ExecutorMaker | None = None,
     ) -> IndexReport:
-        """Bring the library up to date with files and folders; ``work``: by whom, if not by this process."""
+        """Bring the library up to date with files and folders; ``executor``: where, by default on this machine."""
         stamp = stamp_of(self.model, self.name)
         given = [paths] if isinstance(paths, str | Path) else list(paths)
         missing = [str(path) for path in given if not Path(path).exists()]
@@ -67,8 +69,8 @@ class Library:
         with opened as writer:
             writer.snapshot.check_model(stamp)
             self._searcher = None
-            indexer = Indexer(writer, self.model, options, report, should_stop, work=work)
-            return indexer.run([Path(path).absolute() for path in given])
+            pipeline = Pipeline(writer, self.model, options, report=report, should_stop=should_stop, executor=executor)
+            return pipeline.run([Path(path).absolute() for path in given])
 
     @property
     def searcher(self) -> Searcher:

@@ -11,11 +11,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from prota.library.encoding import stored_tokens
 from prota.library.finding import EXACT_SEGMENTS, Coverage, Finder, Ranked, RowFinder, without_file
 from prota.library.moments import Moment, ScoredSegment, find_moments
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.storage.reader import Snapshot
+from prota.library.tokens import stored_tokens
 from prota.model.prota import ProTA
 from prota.model.relevance import query_facts
 from prota.types import Explanation, PreparedTokens

@@ -271,8 +271,8 @@ def _stored_query(view: View, wanted: LikeRequest) -> Query:
 
     A picture's segment has length 0 and is covered by a stretch that includes 0.
     """
-    from prota.library.encoding import stored_tokens
     from prota.library.search import Query
+    from prota.library.tokens import stored_tokens
 
     assert view.searcher is not None
     record, start, end = view.record(wanted.video), wanted.start, wanted.end

@@ -306,5 +306,5 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
     write = _ProgressWriter(order.path)
-    report = library.index(Path(order.path), options, write, should_stop, wait=_WAIT)
+    report = library.index(Path(order.path), options, report=write, should_stop=should_stop, wait=_WAIT)
     write(report, at_once=True)

@@ -269,8 +269,8 @@ class Catalogue:
         self.state, self.reason = "ready", ""
 
     def _load(self, store: Snapshot) -> Library:
-        from prota.library.encoding import stamp_of
         from prota.library.library import Library
+        from prota.library.tokens import stamp_of
         from prota.runtime import start_world
 
         library = Library.open(self.folder, self.model, str(start_world(self.device).device))

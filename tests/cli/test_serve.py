@@ -57,7 +57,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
     ("module", "words"),
     [
         ("fastapi", "serving needs fastapi: pip install fastapi"),
-        ("ray", "--ray needs Ray: pip install 'ray[data,default]'"),
+        ("ray", "--ray needs Ray: pip install 'ray[default]'"),
     ],
 )
 def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, module: str, words: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from prota.config.model import Config
-from prota.library.encoding import stored_tokens
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
+from prota.library.tokens import stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.types import PreparedTokens
 from tests.library.small_library import STAMP, D, content, segments, video

@@ -5,28 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray.cluster_utils import Cluster
 
-from prota.cluster import indexing
-from prota.cluster.indexing import RayWork
-from prota.cluster.stages import Reading, Result
+from prota.cluster import executor as module
+from prota.cluster.executor import RayExecutor
+from prota.errors import ClusterError
 from prota.library import manage
 from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.indexing.executor import Read
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Where
 from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
-from prota.video.walk import FoundFile
 from tests.cluster.conftest import NODE, workers
 from tests.library.object_store import BUCKET, Proxy, now_and_then
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -88,20 +87,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory, model: ProTA, clips: Path) -
     return folder, index(folder, model, clips)
 
 
-@pytest.mark.parametrize("wave", [indexing.WAVE_FILES, 12])
 def test_the_library_is_that_of_a_single_machine(
-    tmp_path: Path,
-    cluster: Cluster,
-    model: ProTA,
-    clips: Path,
-    alone: tuple[Path, IndexReport],
-    monkeypatch: pytest.MonkeyPatch,
-    wave: int,
+    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, alone: tuple[Path, IndexReport]
 ) -> None:
-    """In one go, and in several where copies of the first come with the second."""
-    monkeypatch.setattr(indexing, "WAVE_FILES", wave)
     folder, report = alone
-    together = index(tmp_path / "together", model, clips, work=partial(RayWork, encoders=1))
+    together = index(tmp_path / "together", model, clips, executor=partial(RayExecutor, encoders=1))
     assert together.bad.keys() == {str(clips / "broken.mp4"), str(clips / "empty.mp4")}
     assert together.seconds == pytest.approx(report.seconds)
     assert together.bytes_done == pytest.approx(report.bytes_done)
@@ -112,7 +102,7 @@ def test_the_library_is_that_of_a_single_machine(
     assert max(number for _, number in rows(tmp_path / "together")) > 64, "a video has to come in parts"
     assert manage.verify(tmp_path / "together") == []
     # What is known by its date is not looked at, so nobody is asked to do anything.
-    again = index(tmp_path / "together", model, clips, work=RayWork)
+    again = index(tmp_path / "together", model, clips, executor=RayExecutor)
     assert (again.unchanged, again.indexed, again.bytes_new) == (21, 0, 0)
 
 
@@ -141,10 +131,9 @@ def test_a_worker_dies_and_then_a_machine(
     alone: tuple[Path, IndexReport],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(indexing, "TASK_FILES", 1)
     node = cluster.add_node(**NODE)
     faults = Faults(cluster, node, 2, 6)
-    report = index(tmp_path / "lib", model, clips, report=faults, work=partial(RayWork, encoders=2))
+    report = index(tmp_path / "lib", model, clips, report=faults, executor=partial(RayExecutor, encoders=2))
     assert faults.killed
     assert faults.node is None
     assert (report.indexed, report.duplicates, len(report.bad)) == (17, 2, 2)
@@ -161,10 +150,9 @@ def test_a_run_that_was_stopped_is_continued_by_anyone(
     with proxy.faulty(now_and_then(0.1)) as faults:
         first = index(
             library, model, clips, report=lambda now: done.append(now.indexed),
-            should_stop=lambda: bool(done) and done[-1] > 0, work=RayWork,
+            should_stop=lambda: bool(done) and done[-1] > 0, executor=RayExecutor,
         )  # fmt: skip
     assert not first.finished
-    assert not [thread for thread in threading.enumerate() if "_pull" in thread.name], "it has let go"
     assert 0 < first.indexed < 17
     assert faults.total() > 0
     assert manage.verify(library) == []
@@ -176,61 +164,69 @@ def test_a_run_that_was_stopped_is_continued_by_anyone(
 def test_silence_after_a_loss_ends_the_run(
     tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Silent:
-        def __init__(self, dataset: Any) -> None:
-            self.stopped = False
-
-        def next(self, seconds: float) -> list[Any]:
-            return []
-
-        def stop(self) -> None:
-            self.stopped = True
-
-    seen = iter([2, 2, 2, 1])
-    monkeypatch.setattr(indexing, "_Pulling", Silent)
-    monkeypatch.setattr(indexing, "_machines", lambda: next(seen))
-    monkeypatch.setattr(indexing, "LOST", 0.0)
-    with pytest.raises(RuntimeError, match="a machine of the cluster was lost"):
-        index(tmp_path / "lib", model, clips, work=RayWork)
+    two, one = [{"Alive": True}] * 2, [{"Alive": True}, {"Alive": False}]
+    seen = iter([two, two, two, one])
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs))
+    monkeypatch.setattr(ray, "nodes", lambda: next(seen))
+    monkeypatch.setattr(module, "LOST", -1.0)
+    with pytest.raises(ClusterError, match="a machine of the cluster was lost"):
+        index(tmp_path / "lib", model, clips, executor=RayExecutor)
     assert next(seen, None) is None, "all looked at"
 
 
 def test_a_file_that_one_machine_does_not_see(
-    tmp_path: Path, cluster: Cluster, model: ProTA, clips: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster: Cluster, model: ProTA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run ends: there may be thousands, and they are not bad. One that has gone everywhere is."""
-    found = FoundFile(clips / "red-left.mp4", 1, 1)
-    gone = FoundFile(clips / "gone.mp4", 1, 1)
-
-    def results(work: RayWork, files: Any, books: Any) -> Iterator[list[Result]]:
-        yield [Result(Reading(gone, error=f"{gone.path}: cannot be read", missing="elsewhere"))]
-        yield [Result(Reading(found, error="cannot be read", missing="elsewhere"))]
-
-    monkeypatch.setattr(RayWork, "_results", results)
-    reports: list[IndexReport] = []
-    with pytest.raises(LibraryError, match=r"machine elsewhere does not see .*red-left.mp4: videos must lie where"):
-        index(tmp_path / "lib", model, clips, report=reports.append, work=RayWork)
-    assert reports[-1].bad == {str(gone.path): "cannot be read"}
+    """The run ends: there may be thousands, and they are not bad. One that is gone everywhere is."""
+    (path,) = write_clips(tmp_path / "v", "red-left").values()
+    report = index(tmp_path / "lib", model, path, report=lambda _: path.unlink(missing_ok=True), executor=RayExecutor)
+    assert report.bad.keys() == {str(path)}
+    write_clips(tmp_path / "v", "red-left")
+    # This machine still has what is gone from the others.
+    monkeypatch.setattr(os.path, "lexists", lambda _: True)
+    with pytest.raises(LibraryError, match=r"machine .* does not see .*red-left.mp4: videos must lie where"):
+        index(tmp_path / "lib", model, path, report=lambda _: path.unlink(missing_ok=True), executor=RayExecutor)
     with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
-        index(tmp_path / "lib", model, clips, work=partial(RayWork, device="cuda"))
+        index(tmp_path / "lib", model, tmp_path / "v", executor=partial(RayExecutor, device="cuda"))
 
 
-def test_tasks_have_a_few_files_or_one_that_is_large() -> None:
-    sizes = [1] * 20 + [2**40, 2**40, 1]
-    files = [FoundFile(Path(str(number)), size, 0) for number, size in enumerate(sizes)]
-    tasks = list(indexing._tasks(files))
-    assert [len(task) for task in tasks] == [8, 8, 4, 1, 1, 1]
-    assert [found for task in tasks for found in task] == files
-    assert list(indexing._tasks([])) == []
+def test_an_error_of_the_model_stops_the_run(tmp_path: Path, cluster: Cluster) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    model = toy_model(0, "distribution.log_var_max=12", "distribution.log_var_init=11.5")
+    with pytest.raises(LibraryError, match=r"lower distribution\.log_var_max"):
+        index(tmp_path / "lib", model, tmp_path / "v", executor=RayExecutor)
+    assert records(tmp_path / "lib") == []
 
 
-def test_what_went_wrong_is_told_in_the_words_of_who_knew() -> None:
-    outer = RuntimeError("a task failed")
-    outer.__cause__ = LibraryError("machine x does not see the library")
-    assert str(indexing._explained(outer)) == "machine x does not see the library"
-    assert isinstance(indexing._explained(outer), LibraryError)
-    outer.__cause__ = MemoryError("no memory\nat all")
-    assert str(indexing._explained(outer)) == ("the cluster failed: no memory; the same command goes on from there")
+def test_a_bug_keeps_its_traceback(
+    tmp_path: Path, cluster: Cluster, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.setattr(module, "read_part", misread)
+    with pytest.raises(TypeError, match=r"(?s)ray::misread.*Traceback|ray::misread.*File"):
+        index(tmp_path / "lib", model, tmp_path / "v", executor=RayExecutor)
+
+
+def test_a_cluster_that_fails_says_how_to_resume(
+    tmp_path: Path, cluster: Cluster, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An encoder that dies each time it is started."""
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.setattr(module, "Encoder", Deadly)
+    monkeypatch.setattr(module, "RESTARTS", 0)
+    with pytest.raises(ClusterError, match="the same command resumes"):
+        index(tmp_path / "lib", model, tmp_path / "v", executor=RayExecutor)
+
+
+def misread(task: Read, timeout: float) -> tuple[None, None]:
+    raise TypeError("a bug")
+
+
+class Deadly:
+    def __init__(self, *_: object) -> None: ...
+
+    def check_library(self) -> None:
+        os._exit(1)
 
 
 def test_pictures_are_those_of_a_single_machine(tmp_path: Path, cluster: Cluster, model: ProTA) -> None:
@@ -241,7 +237,7 @@ def test_pictures_are_those_of_a_single_machine(tmp_path: Path, cluster: Cluster
     write_clips(tmp_path / "v", "red-left")
     write_picture(tmp_path / "v" / "red-left.jpg")
     alone = index(tmp_path / "alone", model, tmp_path / "v")
-    together = index(tmp_path / "together", model, tmp_path / "v", work=partial(RayWork, encoders=1))
+    together = index(tmp_path / "together", model, tmp_path / "v", executor=partial(RayExecutor, encoders=1))
     assert (together.indexed, together.pictures, together.duplicates, len(together.bad)) == (5, 4, 1, 1)
     assert (alone.indexed, alone.pictures, alone.bad) == (5, 4, together.bad)
     assert records(tmp_path / "alone") == records(tmp_path / "together")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from prota import ProTA
 from prota.encoders.int8 import Int8Linear, use_int8
-from prota.library.encoding import stamp_of
+from prota.library.tokens import stamp_of
 from tests.library.worlds import toy_model
 from tests.tiny_models import clip_config, pair_config
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from prota.library.clips import ClipRange, like_query, match_captions, parse_clip
-from prota.library.encoding import encode_video, stored_tokens
 from prota.library.indexing import IndexOptions
+from prota.library.indexing.encoding import encode_video
+from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
-from prota.library.reading import PART, ReadRequest, read_video
 from prota.library.records import LibraryError
 from prota.library.search import Query
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import SegmentTokens
+from prota.library.tokens import stored_tokens
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 

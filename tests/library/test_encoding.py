@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from prota.config.model import Config, EncoderConfig
-from prota.library.encoding import encode_video, encode_videos, stamp_of
-from prota.library.reading import ReadRequest, read_video
+from prota.library.indexing.encoding import encode_video, encode_videos
+from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.segments import SegmentPlan
+from prota.library.tokens import stamp_of
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 

@@ -5,34 +5,31 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from prota.library import indexing, manage, working
+from prota.library import manage
 from prota.library.clips import ClipRange, like_query
-from prota.library.encoding import encode_video, stored_tokens
-from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.indexing import IndexOptions, IndexReport, commits, executor, pipeline
+from prota.library.indexing.encoding import encode_video
+from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.library import Library
-from prota.library.reading import ReadRequest, VideoContent, read_video
-from prota.library.records import LibraryError, SegmentBatch
+from prota.library.records import LibraryError
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
+from prota.library.tokens import stored_tokens
 from prota.model.prota import ProTA
-from prota.video import decode
 from prota.video.transforms import Extent
-from prota.workers.process_pool import Outcome
 from tests.library.worlds import toy_model, write_clips, write_picture
 from tests.processes import LIMIT, python
 from tests.small_world import write_colour_clip
 from tests.video.clips import write_clip
+from tests.workers.jobs import double, hang
 
 pytestmark = pytest.mark.process
 
@@ -52,6 +49,18 @@ def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexR
 def records(folder: Path) -> dict[str, str]:
     store = Snapshot.open(folder)
     return {Path(record.path).name: record.state for record in store.videos()}
+
+
+def write_broken_film(path: Path) -> Path:
+    """A film whose last parts cannot be decoded."""
+    path.parent.mkdir()
+    write_clip(path, 30, noise=True, stamps=range(0, 900, 30))
+    data = bytearray(path.read_bytes())
+    # Near the end of the pictures; the header lies behind them.
+    place = int(0.9 * data.rindex(b"moov"))
+    data[place : place + 400] = bytes(400)
+    path.write_bytes(bytes(data))
+    return path
 
 
 def test_new_files_are_indexed_once(tmp_path: Path, model: ProTA) -> None:
@@ -103,7 +112,7 @@ def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path
 
 
 def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexing, "_COMMIT_VIDEOS", 1)
+    monkeypatch.setattr(commits, "COMMIT_VIDEOS", 1)
     paths = write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
     # When the old content is looked at, its segments may have left with the name they had.
@@ -209,18 +218,8 @@ def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model:
 def test_a_bad_long_video_that_is_gone_leaves_the_library_usable(
     tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "v").mkdir()
-    path = tmp_path / "v" / "long.mp4"
-    write_colour_clip(path, "red", "left", frames=150)
-    encode = working.encode_video
-
-    def breaks_off(model: ProTA, video_id: str, content: VideoContent, *rest: object) -> SegmentBatch:
-        if content.first:
-            raise ValueError("broke off")
-        return encode(model, video_id, content, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(working, "encode_video", breaks_off)
-    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=3))
+    path = write_broken_film(tmp_path / "v" / "long.mp4")
+    monkeypatch.setattr(pipeline, "PART", 3)
     assert list(index(tmp_path / "lib", model, tmp_path / "v").bad) == [str(path)]
     path.unlink()
     write_clips(tmp_path / "v", "blue-top")
@@ -270,7 +269,7 @@ def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.M
     # Between them new ones are read, and what was found so far is committed.
     for name, content in zip(("0a.mp4", "2a.mp4"), contents[4:], strict=True):
         (tmp_path / "v" / name).write_bytes(content)
-    monkeypatch.setattr(indexing, "_COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(commits, "COMMIT_SECONDS", 0.0)
     assert index(tmp_path / "lib", model, tmp_path / "v", workers=1).finished
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 6
@@ -282,7 +281,7 @@ def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: py
     write_colour_clip(tmp_path / "v" / "long.mp4", "red", "left", frames=150)
     plan = SegmentPlan(frames=4, fps=4.0)
     whole = Library.open(tmp_path / "whole", model).index(tmp_path / "v", IndexOptions(plan))
-    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=7))
+    monkeypatch.setattr(pipeline, "PART", 7)
     parts = Library.open(tmp_path / "parts", model).index(tmp_path / "v", IndexOptions(plan))
     assert whole.segments == parts.segments > 20
     tables = []
@@ -299,8 +298,9 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
     library = Library.open(tmp_path / "lib", model)
     options = IndexOptions(PLAN)
     report = library.index(
-        tmp_path / "v", options, lambda now: done.append(now.indexed), lambda: bool(done) and done[-1] >= 2
-    )
+        tmp_path / "v", options,
+        report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] >= 2,
+    )  # fmt: skip
     assert not report.finished
     store = Snapshot.open(tmp_path / "lib")
     kept = store.count()
@@ -327,23 +327,21 @@ import sys
 import time
 import torch
 torch.set_num_threads(1)
-from prota.library import indexing, working
-from prota.library.indexing import IndexOptions
+from prota.library.indexing import IndexOptions, commits
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from tests.library.worlds import toy_model
-indexing._COMMIT_VIDEOS = 2
-encode = working.encode_video
+commits.COMMIT_VIDEOS = 2
 
 
-def slowly(model, video_id, *rest):
+def slowly(*_):
     print("ready", flush=True)
     time.sleep(0.1)
-    return encode(model, video_id, *rest)
 
 
-working.encode_video = slowly
-Library.open(sys.argv[1], toy_model()).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
+model = toy_model()
+model.video_encoder.register_forward_pre_hook(slowly)
+Library.open(sys.argv[1], model).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
 print("done", flush=True)
 """
 
@@ -378,14 +376,14 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
     write_colour_clip(tmp_path / "v" / "a-long-one.mp4", "red", "left", frames=150)
     (tmp_path / "v" / "broken.mp4").write_bytes(b"not a video at all")
     (tmp_path / "v" / "nowhere.mp4").symlink_to(tmp_path / "gone.mp4")
-    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=7))
+    monkeypatch.setattr(pipeline, "PART", 7)
     seen: list[tuple[int, int, int, float]] = []
 
     def note(now: IndexReport) -> None:
         seen.append((now.found, now.done, now.bytes_new, now.bytes_done))
 
     report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), note
+        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), report=note
     )
     size = sum(path.stat().st_size for path in (tmp_path / "v").glob("*.mp4") if path.exists())
     assert (report.found, report.done, report.bytes_new) == (5, 5, size)
@@ -402,19 +400,13 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
 def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "v").mkdir()
-    path = write_clip(tmp_path / "v" / "long.mp4", 30, noise=True, stamps=range(0, 900, 30))
-    data = bytearray(path.read_bytes())
-    # Near the end of the pictures; the header lies behind them.
-    place = int(0.9 * data.rindex(b"moov"))
-    data[place : place + 400] = bytes(400)
-    path.write_bytes(bytes(data))
+    path = write_broken_film(tmp_path / "v" / "long.mp4")
     write_clips(tmp_path / "v", "red-left")
-    monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=3))
+    monkeypatch.setattr(pipeline, "PART", 3)
     options = IndexOptions(SegmentPlan(frames=4, fps=4.0))
     amounts: list[float] = []
     report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", options, lambda now: amounts.append(now.bytes_done)
+        tmp_path / "v", options, report=lambda now: amounts.append(now.bytes_done)
     )
     assert list(report.bad) == [str(path)]
     assert len(amounts) > 6, "its first parts were read"
@@ -510,17 +502,13 @@ def _filled(folder: Path, model: ProTA, *paths: Path) -> Path:
     return folder
 
 
-def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(
-    tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(tmp_path: Path, model: ProTA) -> None:
     """Any file that was named was taken for a video, and a picture for one that ends after a frame."""
     photo = write_picture(tmp_path / "v" / "photo.png")
     copy = Path(shutil.copy(photo, tmp_path / "v" / "copy.png"))
-    with monkeypatch.context() as before:
-        before.setattr(decode, "is_picture", lambda _: False)
-        before.setattr(indexing, "is_picture", lambda _: False)
-        before.setattr(working, "DecodePool", Here)
-        index(tmp_path / "lib", model, photo, copy)
+    index(tmp_path / "lib", model, photo, copy)
+    with Writer.open(tmp_path / "lib") as writer:
+        writer.update([replace(record, duration=0.04) for record in writer.snapshot.videos()])
     store = Snapshot.open(tmp_path / "lib")
     assert [(record.kind, record.duration > 0) for record in store.videos()] == [("video", True)] * 2
     report = index(tmp_path / "lib", model, tmp_path / "v")
@@ -532,16 +520,37 @@ def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(
     assert manage.verify(tmp_path / "lib", deep=True) == []
 
 
-class Here:
-    """Instead of a `DecodePool`, this process: what a test has changed holds in it."""
+def test_an_error_of_the_model_stops_the_run_and_marks_no_file(tmp_path: Path) -> None:
+    write_clips(tmp_path / "v", "red-left", "blue-top")
+    model = toy_model(0, "distribution.log_var_max=12", "distribution.log_var_init=11.5")
+    with pytest.raises(LibraryError, match=r"lower distribution\.log_var_max"):
+        index(tmp_path / "lib", model, tmp_path / "v")
+    assert records(tmp_path / "lib") == {}
 
-    def __init__(self, *_: object) -> None: ...
 
-    def __enter__(self) -> Here:
-        return self
+def test_a_bug_in_a_worker_stops_the_run_with_its_traceback(
+    tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.setattr(executor, "read_video", double)
+    with pytest.raises(RuntimeError, match=r"red-left\.mp4 could not be read because of a bug:\nTraceback") as caught:
+        index(tmp_path / "lib", model, tmp_path / "v")
+    assert "TypeError" in str(caught.value)
+    assert records(tmp_path / "lib") == {}
 
-    def __exit__(self, *_: object) -> None: ...
 
-    def run(self, job: Callable[[Any], Any], items: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Outcome]]:
-        for key, item in items:
-            yield key, Outcome(job(item), None, 0.0)
+def test_a_run_is_cancelled_while_a_worker_hangs(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_clips(tmp_path / "v", "red-left")
+    monkeypatch.setattr(executor, "read_video", hang)
+    seen = 0
+
+    def stop() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen > 20
+
+    report = Library.open(tmp_path / "lib", model).index(
+        tmp_path / "v", IndexOptions(PLAN, timeout=1e6), should_stop=stop
+    )
+    assert not report.finished
+    assert records(tmp_path / "lib") == {}

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from prota.library import reading
-from prota.library.reading import PART, ReadRequest, VideoContent, read_video, remaining
+from prota.library.indexing import reading
+from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.segments import SegmentPlan
 from prota.video import pyav
 from prota.video.decode import DecodeError
@@ -261,7 +261,7 @@ def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_a_worker_needs_no_torch() -> None:
-    assert imported("import prota.library.reading", ("torch", "transformers")) == []
+    assert imported("import prota.library.indexing.reading", ("torch", "transformers")) == []
 
 
 @pytest.fixture(scope="module")

@@ -107,13 +107,17 @@ class Writer:
     ) -> None:
         """Remove the videos at these paths, add or replace others with their segments: all at once or not at all.
 
+        A long video may come in several batches, in their order.
+
         Segments belong to a content: copies share them, they stay while a record that is not bad has that content, and
         given again they are replaced. A record whose content is known needs no segments, so a move is one record under
         a new path and the old path removed.
         """
-        lengths = {batch.video_id: len(batch) for batch in segments}
-        if len(lengths) < len(segments):
-            raise ValueError("the segments of a video come in one batch")
+        lengths: dict[str, int] = {}
+        for batch in segments:
+            if batch.first != lengths.get(batch.video_id, 0):
+                raise ValueError(f"segments of {batch.video_id} come twice, or not in their order")
+            lengths[batch.video_id] = batch.first + len(batch)
         _check_lengths(videos, lengths)
         records = {video.video_id: video for video in videos if video.state != "bad"}
         if without := lengths.keys() - records.keys():

@@ -16,7 +16,6 @@ import lance
 import numpy as np
 import pytest
 
-from prota.library.encoding import stamp_of
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.manage import compact, export, info, merge, remove, verify
@@ -28,6 +27,7 @@ from prota.library.storage.location import Bucket, Folder, Location
 from prota.library.storage.problems import ConflictError, RefusedError, UnreachableError
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer, write_segments
+from prota.library.tokens import stamp_of
 from tests.library.object_store import (
     BUCKET,
     KEY_ID,

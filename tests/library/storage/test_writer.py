@@ -131,7 +131,7 @@ class TestRoundTrip:
                 ([], [segments("a", 2)], "come without a record"),
                 ([video("a", 3)], [segments("a", 2)], "3 segments expected, 2 given"),
                 ([video("a", 2), video("b", 2, path="/films/a.mp4")], [segments("a", 2)], "the same path"),
-                ([video("a", 2)], [segments("a", 2), segments("a", 2)], "in one batch"),
+                ([video("a", 2)], [segments("a", 2), segments("a", 2)], "come twice"),
             ):
                 with pytest.raises(ValueError, match=message):
                     store.commit(videos, batches)

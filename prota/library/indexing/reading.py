@@ -1,4 +1,4 @@
-"""What indexing needs of a video file, read in one go: the job of a decode worker.
+"""Read a bounded part of a video file: its segments, their frames and thumbnails.
 
 A worker imports this module, so nothing here imports torch.
 """
@@ -141,7 +141,7 @@ def _read(request: ReadRequest) -> VideoContent:
     timeline, chosen, pictures = decode_chosen(
         request.path,
         lambda timeline: sorted({index for segment in segments(timeline)[0] for index in segment.indices}),
-        partial(_pack, size=request.size, extent=request.extent),
+        partial(_shown, size=request.size, extent=request.extent),
         # With several workers the cores are busy.
         threads=1,
         counted=request.counted,
@@ -152,7 +152,6 @@ def _read(request: ReadRequest) -> VideoContent:
     for row, segment in zip(index, part, strict=True):
         row[: len(segment.indices)] = np.searchsorted(chosen, segment.indices)
     mask = index >= 0
-    pixels = request.size * request.size * 3
     middles = index[np.arange(len(part)), mask.sum(axis=1) // 2]
     return VideoContent(
         duration=timeline.duration,
@@ -168,24 +167,20 @@ def _read(request: ReadRequest) -> VideoContent:
         times=np.where(mask, timeline.times[chosen][index], np.nan),
         mask=mask,
         index=index,
-        frames=np.stack([packed[:pixels] for packed in pictures]).reshape(-1, request.size, request.size, 3),
-        thumbnails=tuple(pictures[middle][pixels:].tobytes() for middle in middles),
+        frames=np.stack([square for square, _ in pictures]),
+        thumbnails=tuple(pictures[middle][1] for middle in middles),
         counted=timeline.counted,
     )
 
 
-def _pack(frame: Picture, size: int, extent: Extent) -> Picture:
-    """The pixels of the model's picture, and behind them the bytes of a JPEG.
-
-    The decoder hands over one full frame at a time, may start anew, and does not say which frame it is; so both are
-    made of every frame, and travel together. A thumbnail costs little beside the decoding of its frame.
-    """
+def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes]:
+    """A frame as the model sees it, and its thumbnail: a JPEG costs little beside the decoding of a frame."""
     picture = Image.fromarray(frame)
     scale = min(1.0, THUMBNAIL / max(picture.size))
     sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     file = io.BytesIO()
     picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
-    return np.concatenate([to_square(frame, size, extent).ravel(), np.frombuffer(file.getvalue(), dtype=np.uint8)])
+    return to_square(frame, size, extent), file.getvalue()
 
 
 def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:

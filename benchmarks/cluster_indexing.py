@@ -130,7 +130,7 @@ def measured(model: ProTA, clips: Path, folder: Path, work: Any = None) -> tuple
     shutil.rmtree(folder, ignore_errors=True)
     watch, started = Watch(), time.perf_counter()
     options = IndexOptions(SegmentPlan(model.config.encoder.frames), workers=1)
-    report = Library.open(folder, model).index(clips, options, watch, work=work)
+    report = Library.open(folder, model).index(clips, options, report=watch, work=work)
     assert report.finished, report
     assert not report.bad, report.bad
     wall = time.perf_counter() - started
@@ -278,7 +278,7 @@ def faults(options: argparse.Namespace) -> None:
         shutil.rmtree(options.folder / folder, ignore_errors=True)
     with two_machines() if options.network else two_nodes() as lose_node:
         deaths = Faults(options.clips, lose_node)
-        report = Library.open(library, model).index(clips, plan, deaths, work=partial(RayWork, encoders=2))
+        report = Library.open(library, model).index(clips, plan, report=deaths, work=partial(RayWork, encoders=2))
         deaths.tell(f"{report.indexed} clips indexed, {report.segments} segments, {len(report.bad)} bad: done")
     assert deaths.killed, "no encoder was killed"
     assert deaths.lost, "no node was lost"

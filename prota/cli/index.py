@@ -65,7 +65,7 @@ def index(
     with _working(ray, device, workers) as work, _Display() as display:
         # Not before: Ray takes signals to itself when it connects.
         stop = StopRequest()
-        report = opened.index(paths, options, display.show, stop, wait, work)
+        report = opened.index(paths, options, report=display.show, should_stop=stop, wait=wait, work=work)
     _tell(report, library, "removed" if prune else "gone")
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)

@@ -61,6 +61,7 @@ class RayWork:
         writer: Writer,
         model: ProTA,
         options: IndexOptions,
+        *,
         device: str = "auto",
         decoders: int = 0,
         encoders: int = 0,

@@ -62,6 +62,7 @@ def encode_video(
     model: ProTA,
     video_id: str,
     content: VideoContent,
+    *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     batch: int = 64,
 ) -> SegmentBatch:

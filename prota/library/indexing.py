@@ -93,6 +93,7 @@ class Indexer:
         writer: Writer,
         model: ProTA,
         options: IndexOptions | None = None,
+        *,
         report: Callable[[IndexReport], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,

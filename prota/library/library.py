@@ -50,6 +50,7 @@ class Library:
         self,
         paths: str | Path | Sequence[str | Path],
         options: IndexOptions | None = None,
+        *,
         report: Callable[[IndexReport], None] = lambda _: None,
         should_stop: Callable[[], bool] = lambda: False,
         wait: float = 0.0,
@@ -67,7 +68,7 @@ class Library:
         with opened as writer:
             writer.snapshot.check_model(stamp)
             self._searcher = None
-            indexer = Indexer(writer, self.model, options, report, should_stop, work=work)
+            indexer = Indexer(writer, self.model, options, report=report, should_stop=should_stop, work=work)
             return indexer.run([Path(path).absolute() for path in given])
 
     @property
@@ -80,7 +81,7 @@ class Library:
         return self._searcher
 
     def search(
-        self, text: str, k: int = 10, where: str | None = None, exact: bool = False, everything: bool = False
+        self, text: str, k: int = 10, *, where: str | None = None, exact: bool = False, everything: bool = False
     ) -> list[Hit]:
         """The k best moments for some words, best first; without ``everything`` only those that are good matches."""
         hits = self.searcher.search(text, k, where, exact)

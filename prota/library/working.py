@@ -196,7 +196,7 @@ class LocalWork:
         if outcome.error is not None or not isinstance(content, VideoContent):
             return self._given_up(record, outcome.error or "nothing was read")
         try:
-            segments = encode_video(self.model, record.video_id, content, self.autocast)
+            segments = encode_video(self.model, record.video_id, content, autocast=self.autocast)
         except ValueError as error:
             return self._given_up(record, str(error))
         if first == 0:

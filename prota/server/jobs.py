@@ -237,7 +237,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def order_for(library: Where, model: str | None, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
+def order_for(library: Where, model: str | None, *, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
     """What all jobs of a server have in common. Half of the cores decode, the others are left to searches."""
     workers = max(1, (os.cpu_count() or 1) // 2)
     return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)
@@ -306,5 +306,5 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     plan = SegmentPlan(library.model.config.encoder.frames)
     options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
     write = _ProgressWriter(order.path)
-    report = library.index(Path(order.path), options, write, should_stop, wait=_WAIT)
+    report = library.index(Path(order.path), options, report=write, should_stop=should_stop, wait=_WAIT)
     write(report, at_once=True)

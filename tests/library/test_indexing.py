@@ -214,10 +214,10 @@ def test_a_bad_long_video_that_is_gone_leaves_the_library_usable(
     write_colour_clip(path, "red", "left", frames=150)
     encode = working.encode_video
 
-    def breaks_off(model: ProTA, video_id: str, content: VideoContent, *rest: object) -> SegmentBatch:
+    def breaks_off(model: ProTA, video_id: str, content: VideoContent, **options: Any) -> SegmentBatch:
         if content.first:
             raise ValueError("broke off")
-        return encode(model, video_id, content, *rest)  # type: ignore[arg-type]
+        return encode(model, video_id, content, **options)
 
     monkeypatch.setattr(working, "encode_video", breaks_off)
     monkeypatch.setattr(working, "ReadRequest", partial(ReadRequest, count=3))
@@ -299,7 +299,10 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
     library = Library.open(tmp_path / "lib", model)
     options = IndexOptions(PLAN)
     report = library.index(
-        tmp_path / "v", options, lambda now: done.append(now.indexed), lambda: bool(done) and done[-1] >= 2
+        tmp_path / "v",
+        options,
+        report=lambda now: done.append(now.indexed),
+        should_stop=lambda: bool(done) and done[-1] >= 2,
     )
     assert not report.finished
     store = Snapshot.open(tmp_path / "lib")
@@ -336,10 +339,10 @@ indexing._COMMIT_VIDEOS = 2
 encode = working.encode_video
 
 
-def slowly(model, video_id, *rest):
+def slowly(model, video_id, content, **options):
     print("ready", flush=True)
     time.sleep(0.1)
-    return encode(model, video_id, *rest)
+    return encode(model, video_id, content, **options)
 
 
 working.encode_video = slowly
@@ -385,7 +388,7 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
         seen.append((now.found, now.done, now.bytes_new, now.bytes_done))
 
     report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), note
+        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), report=note
     )
     size = sum(path.stat().st_size for path in (tmp_path / "v").glob("*.mp4") if path.exists())
     assert (report.found, report.done, report.bytes_new) == (5, 5, size)
@@ -414,7 +417,7 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     options = IndexOptions(SegmentPlan(frames=4, fps=4.0))
     amounts: list[float] = []
     report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", options, lambda now: amounts.append(now.bytes_done)
+        tmp_path / "v", options, report=lambda now: amounts.append(now.bytes_done)
     )
     assert list(report.bad) == [str(path)]
     assert len(amounts) > 6, "its first parts were read"

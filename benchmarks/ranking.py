@@ -36,7 +36,7 @@ def main() -> None:
     system = SystemUnderTest.load(options.run, data, torch.device(options.device))
     evaluation = Evaluation(system, "test")
     head, split = system.model.head.eval(), evaluation.split
-    videos = encode_videos(system.model, evaluation.reader, split.video_ids, evaluation.autocast)
+    videos = encode_videos(system.model, evaluation.reader, split.video_ids, autocast=evaluation.autocast)
     captions = [caption for _, caption in split.pairs]
     owners = torch.tensor([place for place, item in enumerate(split.items) for _ in item.captions])
     texts = []

@@ -36,7 +36,7 @@ def main() -> None:
     if own is None:
         raise SystemExit(f"{given.model} is not calibrated")
     evaluation, model = Evaluation(system, given.split), system.model
-    scored = score_split(model, evaluation.reader, evaluation.split, evaluation.autocast)
+    scored = score_split(model, evaluation.reader, evaluation.split, autocast=evaluation.autocast)
     captions = [caption for _, caption in evaluation.split.pairs]
     words, shares = key_words([item.captions for item in evaluation.split.items])
     kinds = {"captions": (captions, Queries.captions(scored.scores, scored.video_of_text, facts_of(model, captions)))}

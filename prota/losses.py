@@ -115,6 +115,7 @@ def inverse_temperature(logit_scale: Tensor) -> Tensor:
 def directional_loss(
     scores: Tensor,
     targets: Tensor,
+    *,
     margin: Tensor | None,
     scale: Tensor,
     config: LossConfig,
@@ -145,19 +146,20 @@ def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
 
 
 def prota_loss(
-    scores: Tensor, texts: PreparedTokens, videos: PreparedTokens, logit_scale: Tensor, config: LossConfig
+    scores: Tensor, texts: PreparedTokens, videos: PreparedTokens, *, logit_scale: Tensor, config: LossConfig
 ) -> LossTerms:
     """The objective and its terms for a batch in which text i belongs to video i; ``scores`` is [A, A]."""
     if scores.dim() != 2 or scores.shape[0] != scores.shape[1]:
         raise ValueError(f"the loss pairs text i with video i and needs a square matrix; got {list(scores.shape)}")
     targets = torch.arange(len(scores), device=scores.device)
-    return share_of_loss(scores, scores.T, targets, texts, videos, logit_scale, config)
+    return share_of_loss(scores, scores.T, targets, texts=texts, videos=videos, logit_scale=logit_scale, config=config)
 
 
 def share_of_loss(
     text_scores: Tensor,
     video_scores: Tensor,
     targets: Tensor,
+    *,
     texts: PreparedTokens,
     videos: PreparedTokens,
     logit_scale: Tensor,
@@ -188,7 +190,7 @@ def share_of_loss(
         elif config.eta or config.beta:
             raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
         to_videos, to_texts = similar or (None, None)
-        t2v = directional_loss(text_scores, targets, margin_t2v, scale, config, to_videos)
-        v2t = directional_loss(video_scores, targets, margin_v2t, scale, config, to_texts)
+        t2v = directional_loss(text_scores, targets, margin=margin_t2v, scale=scale, config=config, similar=to_videos)
+        v2t = directional_loss(video_scores, targets, margin=margin_v2t, scale=scale, config=config, similar=to_texts)
         total = contrastive_loss(t2v, v2t) + config.beta * kl
         return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale, zero)

@@ -40,7 +40,7 @@ def oracle_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, 
 def our_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
     texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
     scale = torch.tensor(logit_scale, dtype=torch.float64)
-    return prota_loss(case.head.score(texts, videos), texts, videos, scale, loss).floats()
+    return prota_loss(case.head.score(texts, videos), texts, videos, logit_scale=scale, config=loss).floats()
 
 
 @pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
@@ -81,9 +81,13 @@ def test_soft_targets_spread_over_what_is_alike() -> None:
         likeness = [math.exp(value / 0.1) for value in similar[row].tolist()]
         goal = [0.3 * value / sum(likeness) + (0.7 if place == own else 0) for place, value in enumerate(likeness)]
         expected -= sum(share * (logit - total) for share, logit in zip(goal, logits, strict=True)) / 2
-    assert directional_loss(scores, targets, None, scale, config, similar).item() == pytest.approx(expected, abs=1e-6)
-    hard = directional_loss(scores, targets, None, scale, LossConfig())
-    assert directional_loss(scores, targets, None, scale, LossConfig(), similar).item() == pytest.approx(hard.item())
+    assert directional_loss(
+        scores, targets, margin=None, scale=scale, config=config, similar=similar
+    ).item() == pytest.approx(expected, abs=1e-6)
+    hard = directional_loss(scores, targets, margin=None, scale=scale, config=LossConfig())
+    assert directional_loss(
+        scores, targets, margin=None, scale=scale, config=LossConfig(), similar=similar
+    ).item() == pytest.approx(hard.item())
 
 
 def test_eq_13_directional_loss() -> None:
@@ -92,17 +96,17 @@ def test_eq_13_directional_loss() -> None:
     # η m = (0.1, 0.2); positives 0.9 and 0.8 become 0.8 and 0.6.
     additive = [math.log(1 + math.exp(2 * (0.4 - 0.8))), math.log(1 + math.exp(2 * (0.3 - 0.6)))]
     targets = torch.arange(2)
-    loss = directional_loss(scores, targets, margin, scale, LossConfig(eta=0.2))
+    loss = directional_loss(scores, targets, margin=margin, scale=scale, config=LossConfig(eta=0.2))
     assert float(loss) == pytest.approx(sum(additive) / 2, abs=1e-12)
     literal = [math.log(1 + math.exp(2 * (0.4 - 0.9))) + 0.2, math.log(1 + math.exp(2 * (0.3 - 0.8))) + 0.4]
-    loss = directional_loss(scores, targets, margin, scale, LossConfig(eta=0.2, margin="literal"))
+    loss = directional_loss(scores, targets, margin=margin, scale=scale, config=LossConfig(eta=0.2, margin="literal"))
     assert float(loss) == pytest.approx(sum(literal) / 2, abs=1e-12)
     plain = [math.log(1 + math.exp(2 * (0.4 - 0.9))), math.log(1 + math.exp(2 * (0.3 - 0.8)))]
-    loss = directional_loss(scores, targets, None, scale, LossConfig())
+    loss = directional_loss(scores, targets, margin=None, scale=scale, config=LossConfig())
     assert float(loss) == pytest.approx(sum(plain) / 2, abs=1e-12)
     # Smoothed by 0.1: 0.95 of the positive's log-loss and 0.05 of the other's, which is larger by the logits' distance.
     smoothed = [plain[0] + 0.05 * 2 * 0.5, plain[1] + 0.05 * 2 * 0.5]
-    loss = directional_loss(scores, targets, None, scale, LossConfig(label_smoothing=0.1))
+    loss = directional_loss(scores, targets, margin=None, scale=scale, config=LossConfig(label_smoothing=0.1))
     assert float(loss) == pytest.approx(sum(smoothed) / 2, abs=1e-12)
 
 
@@ -140,7 +144,9 @@ def test_literal_margin_leaves_the_score_gradients_alone() -> None:
     margin, scale = torch.rand(3, dtype=torch.float64), torch.tensor(5.0, dtype=torch.float64)
 
     def gradient(margin: Tensor | None, config: LossConfig) -> Tensor:
-        return torch.autograd.grad(directional_loss(scores, torch.arange(3), margin, scale, config), scores)[0]
+        return torch.autograd.grad(
+            directional_loss(scores, torch.arange(3), margin=margin, scale=scale, config=config), scores
+        )[0]
 
     plain = gradient(None, LossConfig())
     torch.testing.assert_close(gradient(margin, LossConfig(eta=0.3, margin="literal")), plain)
@@ -155,7 +161,9 @@ def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
     scores = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
     logit_scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
     config = LossConfig(**variant, eta=0.3, beta=0.2)
-    assert torch.autograd.gradcheck(lambda s, t: prota_loss(s, texts, videos, t, config).total, (scores, logit_scale))
+    assert torch.autograd.gradcheck(
+        lambda s, t: prota_loss(s, texts, videos, logit_scale=t, config=config).total, (scores, logit_scale)
+    )
     source = texts.source
 
     def kl(mean: Tensor, log_var: Tensor) -> Tensor:
@@ -179,7 +187,12 @@ def test_equal_shares_average_to_the_whole(variant: dict[str, str]) -> None:
         texts, videos = case.head.prepare_texts(tokens[0]), case.head.prepare_videos(tokens[1])
         scores = case.head.score(texts, videos)
         targets = torch.arange(4)
-        terms = [share_of_loss(scores[p], scores.T[p], targets[p], texts[p], videos[p], scale, config) for p in parts]
+        terms = [
+            share_of_loss(
+                scores[p], scores.T[p], targets[p], texts=texts[p], videos=videos[p], logit_scale=scale, config=config
+            )
+            for p in parts
+        ]
         total = torch.stack([term.total for term in terms]).mean()
         total.backward()
         results.append((total.detach(), *(side.embeddings.grad for side in tokens)))
@@ -209,9 +222,9 @@ def test_autocast_leaves_the_loss_alone(dtype: torch.dtype) -> None:
     head = case.head.float()
     texts, videos = head.prepare_texts(case.texts.to(torch.float32)), head.prepare_videos(case.videos.to(torch.float32))
     scores, scale = head.score(texts, videos).detach(), torch.tensor(2.0)
-    expected = prota_loss(scores, texts, videos, scale, LossConfig()).floats()
+    expected = prota_loss(scores, texts, videos, logit_scale=scale, config=LossConfig()).floats()
     with torch.autocast("cpu", dtype=dtype):
-        assert prota_loss(scores, texts, videos, scale, LossConfig()).floats() == expected
+        assert prota_loss(scores, texts, videos, logit_scale=scale, config=LossConfig()).floats() == expected
     assert all(math.isfinite(value) for value in expected.values())
 
 
@@ -227,9 +240,9 @@ def test_wrong_input_is_refused() -> None:
     texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
     scale = torch.tensor(1.0, dtype=torch.float64)
     with pytest.raises(ValueError, match="square matrix"):
-        prota_loss(case.head.score(texts, videos), texts, videos, scale, LossConfig())
+        prota_loss(case.head.score(texts, videos), texts, videos, logit_scale=scale, config=LossConfig())
     points = Case.random(ScoreConfig(similarity="cosine"))
     texts, videos = points.head.prepare_texts(points.texts), points.head.prepare_videos(points.videos)
     for config in (LossConfig(), LossConfig(eta=0), LossConfig(beta=0)):
         with pytest.raises(ValueError, match="need token Gaussians"):
-            prota_loss(points.head.score(texts, videos), texts, videos, scale, config)
+            prota_loss(points.head.score(texts, videos), texts, videos, logit_scale=scale, config=config)

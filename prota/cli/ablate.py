@@ -35,15 +35,15 @@ def ablate(
         results = run_table(
             table,
             config,
-            overrides or [],
-            seeds,
-            out,
-            world,
-            display,
-            stop,
-            allow_missing,
-            tuple(rows or ()),
-            lambda text: display.console.print(text) if world.first else None,
+            overrides=overrides or [],
+            seeds=seeds,
+            out=out,
+            world=world,
+            report=display,
+            should_stop=stop,
+            allow_missing=allow_missing,
+            only=tuple(rows or ()),
+            announce=lambda text: display.console.print(text) if world.first else None,
         )
     world.close()
     if world.first and results:

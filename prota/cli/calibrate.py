@@ -63,15 +63,15 @@ def calibrate(
             raise UsageError(f"{fit_with} scores in another way than {checkpoint}: what it learns says nothing of that")
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
-            system.model, evaluation.reader, evaluation.split, evaluation.autocast,
-            lambda what, done, total: update(done, total, what),
+            system.model, evaluation.reader, evaluation.split, autocast=evaluation.autocast,
+            progress=lambda what, done, total: update(done, total, what),
         )  # fmt: skip
         facts = facts_of(system.model, _captions(evaluation))
         words = _words(system.model, evaluation, scored.videos)
     result = learn(Queries.captions(scored.scores, scored.video_of_text, facts), words)
     relevance = Relevance(result.fit, scored.videos[result.background])
     if own is not None:
-        relevance = _passed_on(result.fit, result.background, own, evaluation, facts)
+        relevance = _passed_on(result.fit, result.background, own=own, evaluation=evaluation, facts=facts)
     relevance.save(folder)
     by = f" (of {fit_with})" if fit_with else ""
     for kind, found in (("captions", result.captions), ("single words", result.words)):
@@ -85,7 +85,7 @@ def calibrate(
 
 
 def _passed_on(
-    fit: Fit, background: list[int], own: SystemUnderTest, evaluation: Evaluation, facts: Tensor
+    fit: Fit, background: list[int], *, own: SystemUnderTest, evaluation: Evaluation, facts: Tensor
 ) -> Relevance:
     """What was learned with another model, for this one: with its own tokens, and as sure of words as it is."""
     import torch
@@ -99,7 +99,7 @@ def _passed_on(
     chosen = [evaluation.split.video_ids[place] for place in background]
     with torch.inference_mode():
         more = float((facts_of(own.model, _captions(evaluation)) - facts)[:, 0].mean())
-        return Relevance(fit.moved(more), encode_videos(own.model.eval(), reader, chosen, evaluation.autocast))
+        return Relevance(fit.moved(more), encode_videos(own.model.eval(), reader, chosen, autocast=evaluation.autocast))
 
 
 def _captions(evaluation: Evaluation) -> list[str]:
@@ -114,4 +114,4 @@ def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Quer
     words, shares = key_words([item.captions for item in evaluation.split.items])
     if not words:
         return None
-    return Queries(score_texts(model, words, videos, evaluation.autocast), shares, facts_of(model, words))
+    return Queries(score_texts(model, words, videos, autocast=evaluation.autocast), shares, facts_of(model, words))

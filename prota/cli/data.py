@@ -42,7 +42,11 @@ def check(
     benchmark = load_benchmark(experiment.data)
     with progress("checking videos") as update:
         inventory = inspect(
-            benchmark, experiment.data, workers or cores(), timeout, lambda done, total: update(done, total)
+            benchmark,
+            experiment.data,
+            workers=workers or cores(),
+            timeout=timeout,
+            on_progress=lambda done, total: update(done, total),
         )
     Console().print(inventory.table())
     for split in inventory.splits:
@@ -82,10 +86,10 @@ def prepare(
     benchmark = load_benchmark(experiment.data)
     paths = _find(experiment, benchmark.splits)
     require_disjoint(benchmark, paths)
-    _fill(experiment, paths, workers, timeout, retry)
+    _fill(experiment, paths, workers=workers, timeout=timeout, retry=retry)
     for name in experiment.sources:
         own = experiment.of_source(name)
-        _fill(own, _find(own, [load_source(own.data)]), workers, timeout, retry)
+        _fill(own, _find(own, [load_source(own.data)]), workers=workers, timeout=timeout, retry=retry)
 
 
 def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
@@ -102,7 +106,7 @@ def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
     return found.paths
 
 
-def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout: float, retry: bool) -> None:
+def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeout: float, retry: bool) -> None:
     """The frame cache of an experiment, and a look at what is in it."""
     from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
 
@@ -114,8 +118,8 @@ def _fill(experiment: Experiment, paths: dict[str, Path], workers: int, timeout:
             folder,
             paths,
             plan,
-            workers or cores(),
-            timeout,
+            workers=workers or cores(),
+            timeout=timeout,
             retry=retry,
             on_progress=lambda p: update(
                 p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")

@@ -83,7 +83,9 @@ def evaluate(
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
             if world.first:
-                _evaluate_matrix(scores, targets, normalisation == "dsl", candidates, json_file)
+                _evaluate_matrix(
+                    scores, targets, dsl=normalisation == "dsl", candidates=candidates, json_file=json_file
+                )
             return
         assert checkpoint is not None
         from prota.evaluation.audit import audit as run_audit
@@ -105,7 +107,14 @@ def evaluate(
         if faithfulness:
             passport = replace(passport, faithfulness=_report_faithfulness(evaluation, measured))
         if json_file is None and (checkpoint / "checkpoints.json").exists():
-            name = _result_name(split, normalisation, candidates, data, overrides or [], len(passport.missing))
+            name = _result_name(
+                split,
+                normalisation=normalisation,
+                candidates=candidates,
+                data=data,
+                overrides=overrides or [],
+                missing=len(passport.missing),
+            )
             json_file = checkpoint / "results" / name
         if json_file is not None:
             passport.write(json_file)
@@ -124,7 +133,7 @@ def _save(path: Path, scores: Tensor) -> None:
 
 
 def _result_name(
-    split: str, normalisation: str, candidates: str, data: Path | None, overrides: list[str], missing: int
+    split: str, *, normalisation: str, candidates: str, data: Path | None, overrides: list[str], missing: int
 ) -> str:
     """A name for each measurement of a run: what was measured otherwise must not replace a result."""
     parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
@@ -188,12 +197,12 @@ def _report_audit(checks: list[Check]) -> None:
 
 
 def _evaluate_matrix(
-    path: Path, targets: Path | None, dsl: bool, candidates: Literal["captions", "videos"], json_file: Path | None
+    path: Path, targets: Path | None, *, dsl: bool, candidates: Literal["captions", "videos"], json_file: Path | None
 ) -> None:
     from prota.evaluation.report import matrix_result, read_matrix
 
     matrix, owners = read_matrix(path, targets)
-    passport = matrix_result(matrix, owners, str(path), candidates, dsl)
+    passport = matrix_result(matrix, owners, source=str(path), candidates=candidates, dsl=dsl)
     show_table(passport.table())
     if json_file is not None:
         passport.write(json_file)

@@ -45,7 +45,7 @@ def uncertainty(runs: Runs, out: Out, labels: Labels = None, json_file: Json = N
     from prota.figures import uncertainty as figure
 
     numbers = figure.collect(runs, labels or ())
-    _write("uncertainty", numbers, lambda: figure.draw(numbers), out, json_file)
+    _write("uncertainty", numbers, lambda: figure.draw(numbers), out=out, json_file=json_file)
 
 
 @app.command()
@@ -55,7 +55,7 @@ def margin(runs: Runs, out: Out, labels: Labels = None, json_file: Json = None) 
     from prota.figures import margin as figure
 
     numbers = figure.collect(runs, labels or ())
-    _write("margin", numbers, lambda: figure.draw(numbers), out, json_file)
+    _write("margin", numbers, lambda: figure.draw(numbers), out=out, json_file=json_file)
 
 
 @app.command()
@@ -76,10 +76,10 @@ def tokens(
     _require_packages()
     from prota.figures import tokens as figure
 
-    ranked = _score(checkpoint, data, overrides, split, device, allow_missing)
+    ranked = _score(checkpoint, data, overrides, split=split, device=device, allow_missing=allow_missing)
     choice = ranked.choose(caption, video, negative)
     numbers, pictures = figure.collect(ranked, choice), ranked.pictures(choice.positive, choice.negative)
-    _write("tokens", numbers, lambda: figure.draw(numbers, pictures), out, json_file)
+    _write("tokens", numbers, lambda: figure.draw(numbers, pictures), out=out, json_file=json_file)
 
 
 @app.command()
@@ -105,13 +105,16 @@ def distributions(
     _require_packages()
     from prota.figures import distributions as figure
 
-    first, second = (_score(folder, data, overrides, split, device, allow_missing) for folder in (without, with_prota))
+    first, second = (
+        _score(folder, data, overrides, split=split, device=device, allow_missing=allow_missing)
+        for folder in (without, with_prota)
+    )
     if (caption, video, negative) == (None, None, None):
         choice = figure.choose_pair(first, second)
     else:
         choice = first.choose(caption, video, negative)
     numbers = figure.collect([(names[0], first), (names[1], second)], choice)
-    _write("distributions", numbers, lambda: figure.draw(numbers), out, json_file)
+    _write("distributions", numbers, lambda: figure.draw(numbers), out=out, json_file=json_file)
 
 
 @app.command()
@@ -133,10 +136,10 @@ def failures(
     _require_packages()
     from prota.figures import failures as figure
 
-    ranked = _score(checkpoint, data, overrides, split, device, allow_missing)
+    ranked = _score(checkpoint, data, overrides, split=split, device=device, allow_missing=allow_missing)
     numbers = figure.collect(ranked, count, order)
     pictures = ranked.pictures(*numbers.videos())
-    _write("failures", numbers, lambda: figure.draw(numbers, pictures), out, json_file)
+    _write("failures", numbers, lambda: figure.draw(numbers, pictures), out=out, json_file=json_file)
 
 
 @app.command()
@@ -154,7 +157,7 @@ def ablation(
     from prota.figures import ablation as figure
 
     numbers = figure.collect(folder, table, metric)
-    _write("ablation", numbers, lambda: figure.draw(numbers), out, json_file)
+    _write("ablation", numbers, lambda: figure.draw(numbers), out=out, json_file=json_file)
 
 
 def _require_packages() -> None:
@@ -164,7 +167,7 @@ def _require_packages() -> None:
 
 
 def _score(
-    checkpoint: Path, data: Path | None, overrides: list[str] | None, split: str, device: str, allow_missing: int
+    checkpoint: Path, data: Path | None, overrides: list[str] | None, *, split: str, device: str, allow_missing: int
 ) -> RankedSplit:
     """The split as a checkpoint scores it, with a bar while it does."""
     system = load_system(checkpoint, data, overrides, device)
@@ -176,7 +179,7 @@ def _score(
         return RankedSplit(evaluation, lambda what, done, total: update(done, total, what))
 
 
-def _write(name: str, numbers: Any, draw: Callable[[], Figure], out: Path, json_file: Path | None) -> None:
+def _write(name: str, numbers: Any, draw: Callable[[], Figure], *, out: Path, json_file: Path | None) -> None:
     from prota.figures.drawing import render, write_numbers
 
     render(draw, out)

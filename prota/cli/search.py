@@ -161,10 +161,10 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     show_table(table, narrowest=60)
     if explain:
         for place, hit in enumerate(hits[:3], start=1):
-            _explain(console, library, query, hit, place)
+            _explain(console, library, query, hit, place=place)
 
 
-def _explain(console: Any, library: Library, query: Query, hit: Hit, place: int) -> None:
+def _explain(console: Any, library: Library, query: Query, hit: Hit, *, place: int) -> None:
     """Bars of what words and seconds add; they sum to the score."""
     from rich.cells import cell_len
     from rich.markup import escape

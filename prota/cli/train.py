@@ -52,7 +52,9 @@ def train(
     try:
         folder.claim(experiment, world)
         with using(backend), Display(world.first, run) as display:
-            trainer = world.together(lambda: Trainer(experiment, folder, world, allow_missing, report=display))
+            trainer = world.together(
+                lambda: Trainer(experiment, folder, world, allow_missing=allow_missing, report=display)
+            )
             result = trainer.fit(display, stop)
     except OtherProcessError:
         raise SystemExit(1) from None

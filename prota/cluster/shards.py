@@ -90,7 +90,14 @@ class Shard:
             if read_library(spec.folder) != spec.library:
                 raise LibraryError(f"{spec.folder} was replaced by another library")
             exact = sys.maxsize if spec.gpu else EXACT_SEGMENTS
-            finder = RowFinder(store, self._head.to(self._device), self._device, spec.hidden, exact, spec.rows)
+            finder = RowFinder(
+                store,
+                self._head.to(self._device),
+                self._device,
+                hidden=spec.hidden,
+                exact_segments=exact,
+                rows=spec.rows,
+            )
             finder.warm()
             self._loaded = finder
         return self._loaded

@@ -280,6 +280,7 @@ class Config(Section):
         preset: str | None = None,
         backbone: str | None = None,
         overrides: Iterable[str] = (),
+        *,
         values: Mapping[str, Any] | None = None,
         base: Callable[[str], Config] | None = None,
     ) -> Self:

@@ -71,7 +71,7 @@ def open_cache(experiment: Experiment) -> FrameCache:
 
 
 def epoch_batches(
-    split: Split, batch_size: int, captions: str, seed: int, epoch: int, per_video: int = 1
+    split: Split, batch_size: int, *, captions: str, seed: int, epoch: int, per_video: int = 1
 ) -> list[list[Pair]]:
     """The batches of an epoch, each of distinct videos; what fills no whole batch is left for other epochs.
 
@@ -79,7 +79,7 @@ def epoch_batches(
     epoch (the same ones again only where it has fewer).
     """
     counts, rounds = _rounds(split, batch_size, captions)
-    orders, batches = _draw(counts, rounds, batch_size, seed, epoch)
+    orders, batches = _draw(counts, rounds, batch_size, seed=seed, epoch=epoch)
     shown = [itertools.cycle(order) for order in orders]
 
     def pair(place: int) -> Pair:
@@ -89,13 +89,13 @@ def epoch_batches(
     return [[pair(place) for place in batch] for batch in batches]
 
 
-def count_batches(split: Split, batch_size: int, captions: str, seed: int, epoch: int) -> int:
+def count_batches(split: Split, batch_size: int, *, captions: str, seed: int, epoch: int) -> int:
     """How many batches `epoch_batches` makes, without making them."""
     counts, rounds = _rounds(split, batch_size, captions)
     if rounds == 1:
         return int(np.count_nonzero(counts)) // batch_size
     # With several captions a video the number depends on the order: a batch has no room for a video twice.
-    return len(_draw(counts, rounds, batch_size, seed, epoch)[1])
+    return len(_draw(counts, rounds, batch_size, seed=seed, epoch=epoch)[1])
 
 
 def _rounds(split: Split, batch_size: int, captions: str) -> tuple[Array, int]:
@@ -109,7 +109,7 @@ def _rounds(split: Split, batch_size: int, captions: str) -> tuple[Array, int]:
     return counts, 1 if captions == "one" else int(counts.max())
 
 
-def _draw(counts: Array, rounds: int, size: int, seed: int, epoch: int) -> tuple[list[Array], list[Array]]:
+def _draw(counts: Array, rounds: int, size: int, *, seed: int, epoch: int) -> tuple[list[Array], list[Array]]:
     """The order in which each video shows its captions, and batches of videos by their place in the split."""
     generator = np.random.default_rng([seed, epoch])
     orders = [generator.permutation(count) for count in counts]

@@ -73,7 +73,7 @@ def _load_msrvtt(config: DataConfig) -> Benchmark:
 
     def split(part: SplitName, file: str) -> Split:
         path, replaced = _list_file(config, part, folder / file)
-        return _sized(name, path, replaced, Split(part, _pick(path, listed_ids(path), captions, source)))
+        return _sized(name, path, Split(part, _pick(path, listed_ids(path), captions, source)), replaced=replaced)
 
     train = split("train", f"MSRVTT_train.{variant}.csv")
     if variant == "full":
@@ -84,7 +84,7 @@ def _load_msrvtt(config: DataConfig) -> Benchmark:
     rows = [row for _, row in csv_rows(path)]
     video, sentence = (column(path, rows[0], (name,)) for name in ("video_id", "sentence"))
     items = tuple(_item(path, row[video], [row[sentence]]) for row in rows)
-    return Benchmark(name, train, None, _sized(name, path, replaced, Split("test", items)))
+    return Benchmark(name, train, None, _sized(name, path, Split("test", items), replaced=replaced))
 
 
 def _msrvtt_captions(source: Path) -> Captions:
@@ -107,7 +107,9 @@ def _load_msvd(config: DataConfig) -> Benchmark:
     splits: Splits = {}
     for name in SPLITS:
         path, replaced = _list_file(config, name, folder / f"{name}_list.txt")
-        splits[name] = _sized("msvd", path, replaced, Split(name, _pick(path, listed_ids(path), captions, source)))
+        splits[name] = _sized(
+            "msvd", path, Split(name, _pick(path, listed_ids(path), captions, source)), replaced=replaced
+        )
     return _benchmark("msvd", splits)
 
 
@@ -127,7 +129,7 @@ def _load_lsmdc(config: DataConfig) -> Benchmark:
         elif name == "test" or path.exists() or replaced:
             captions, lines = _lsmdc_captions(path)
             split = Split(name, tuple(_item(path, video, texts) for video, texts in captions.items()))
-            splits[name] = _sized("lsmdc", path, replaced, split, lines)
+            splits[name] = _sized("lsmdc", path, split, replaced=replaced, found=lines)
     return _benchmark("lsmdc", splits)
 
 
@@ -166,7 +168,7 @@ def _load_didemo(config: DataConfig) -> Benchmark:
             video = file.partition(".")[0]
             paragraphs[video] = [" ".join(by_name.get(file, by_id.get(video, [])))]
         ids = [file.partition(".")[0] for file in files]
-        splits[name] = _sized("didemo", path, replaced, Split(name, _pick(path, ids, paragraphs, source)))
+        splits[name] = _sized("didemo", path, Split(name, _pick(path, ids, paragraphs, source)), replaced=replaced)
     return _benchmark("didemo", splits)
 
 
@@ -309,7 +311,7 @@ def _pick(path: Path, ids: Sequence[str], captions: Captions, source: Path) -> t
     return items
 
 
-def _sized(benchmark: str, path: Path, replaced: bool, split: Split, found: int | None = None) -> Split:
+def _sized(benchmark: str, path: Path, split: Split, *, replaced: bool, found: int | None = None) -> Split:
     """``split`` if it has the published size or is the user's own."""
     found, expected = len(split) if found is None else found, SIZES[benchmark][split.name]
     if not replaced and found not in expected:

@@ -118,6 +118,7 @@ class Inventory:
 def check(
     benchmark: Benchmark,
     config: DataConfig,
+    *,
     workers: int,
     timeout: float,
     on_progress: Progress | None = None,

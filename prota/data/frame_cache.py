@@ -67,6 +67,7 @@ class FrameCache:
         self,
         folder: Path,
         plan: CachePlan,
+        *,
         entries: dict[str, Entry],
         lengths: dict[str, int],
         quarantined: dict[str, str],
@@ -90,7 +91,7 @@ class FrameCache:
         entries = {id: entries[id] for id in sorted(entries) if id not in quarantined}
         if not entries:
             raise CacheError(f"the frame cache in {folder} holds no video ({len(quarantined)} failed): fill it first")
-        return cls(folder, plan, entries, lengths, quarantined)
+        return cls(folder, plan, entries=entries, lengths=lengths, quarantined=quarantined)
 
     @property
     def ids(self) -> list[str]:
@@ -171,11 +172,13 @@ def _decode_video(argument: tuple[str, CachePlan, int]) -> tuple[Pictures, list[
 
     def choose(timeline: Timeline) -> list[int]:
         times, duration = timeline.times, timeline.duration
-        chosen: list[int] = uniform_indices(times, duration, plan.frames, plan.jitter, plan.max_seconds).tolist()
+        chosen: list[int] = uniform_indices(
+            times, duration, plan.frames, jitter=plan.jitter, max_seconds=plan.max_seconds
+        ).tolist()
         return chosen
 
     timeline, chosen, frames = decode_chosen(
-        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), threads
+        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), threads=threads
     )
     return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
 
@@ -184,6 +187,7 @@ def fill_cache(
     folder: str | Path,
     videos: Mapping[str, Path],
     plan: CachePlan,
+    *,
     workers: int,
     timeout: float = 60.0,
     on_progress: Callable[[Progress], None] | None = None,

@@ -92,7 +92,7 @@ def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Tow
         AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32) for side in ("vision", "text")
     )
     # Models that were saved before the number was recorded are shown a picture again.
-    return _pair_towers(config, vision, text, tokenizer, image, record.get("special_tokens"))
+    return _pair_towers(config, vision, text, tokenizer=tokenizer, image=image, special=record.get("special_tokens"))
 
 
 def _load_clip(config: EncoderConfig) -> Towers:
@@ -118,7 +118,7 @@ def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: 
             raise ConfigError(f"encoder.{field} = {given} does not fit {config.clip}; allowed: {actual}")
     return Towers(
         text=_text_tower(config, clip.text_model, clip.text_projection),
-        frame=FrameTower(clip.vision_model, clip.visual_projection, "pooler", image),
+        frame=FrameTower(clip.vision_model, clip.visual_projection, feature="pooler", image=image),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale) if config.kind == "toy" else clip.logit_scale.item(),
         record={"clip": clip.config.to_dict(), "image": asdict(image)} | _function_words(config),
@@ -136,13 +136,14 @@ def _load_pair(config: EncoderConfig) -> Towers:
     vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32)
     text = AutoModel.from_pretrained(config.text, dtype=torch.float32)
     image = _image_format(config.vision, config.image_size, None)
-    return _pair_towers(config, vision, text, PretrainedTokenizer.from_pretrained(config.text), image)
+    return _pair_towers(config, vision, text, tokenizer=PretrainedTokenizer.from_pretrained(config.text), image=image)
 
 
 def _pair_towers(
     config: EncoderConfig,
     vision: Any,
     text: Any,
+    *,
     tokenizer: Tokenizer,
     image: ImageFormat,
     special: int | None = None,
@@ -165,7 +166,15 @@ def _pair_towers(
     features = vision.config.hidden_size * layers * len(feature.split("+"))
     return Towers(
         text=_text_tower(config, text, nn.Linear(text.config.hidden_size, config.width)),
-        frame=FrameTower(vision, nn.Linear(features, config.width), feature, image, special, True, layers),
+        frame=FrameTower(
+            vision,
+            nn.Linear(features, config.width),
+            feature=feature,
+            image=image,
+            special_tokens=special,
+            standardised=True,
+            layers=layers,
+        ),
         tokenizer=tokenizer,
         logit_scale=math.log(config.logit_scale),
         record=record | {"special_tokens": special},

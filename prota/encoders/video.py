@@ -37,6 +37,7 @@ class FrameTower(nn.Module):
         self,
         model: nn.Module,
         projection: nn.Linear,
+        *,
         feature: Literal["cls", "mean", "cls+mean", "pooler"],
         image: ImageFormat,
         special_tokens: int = 0,

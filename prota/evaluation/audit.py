@@ -47,7 +47,7 @@ class _Shown:
 
 
 def audit(
-    score: Score, texts: int, videos: int, seed: int = 0, tolerance: float = 1e-4, sample: int = 128
+    score: Score, texts: int, videos: int, *, seed: int = 0, tolerance: float = 1e-4, sample: int = 128
 ) -> list[Check]:
     """Check a system of ``texts`` texts and ``videos`` videos, of which at most ``sample`` each are shown to it.
 
@@ -109,7 +109,7 @@ def _pick(items: list[int], places: Tensor) -> list[int]:
     return [items[place] for place in places.tolist()]
 
 
-def _compared(name: str, found: Tensor, expected: Tensor, allowed: float, meaning: str) -> Check:
+def _compared(name: str, found: Tensor, expected: Tensor, allowed: float, *, meaning: str) -> Check:
     # NaN and infinities are equal to themselves here: another check reports them.
     equal = (found == expected) | (found.isnan() & expected.isnan())
     apart = torch.where(equal, 0.0, (found - expected).abs())
@@ -123,14 +123,14 @@ def _permuted_texts(score: Score, shown: _Shown, generator: torch.Generator) -> 
     order = _shuffled(len(shown.texts), generator)
     found = _block(score, _pick(shown.texts, order), shown.videos)
     meaning = "scores depend on the order of the texts"
-    return _compared("permuting texts permutes rows", found, shown.scores[order], shown.allowed, meaning)
+    return _compared("permuting texts permutes rows", found, shown.scores[order], shown.allowed, meaning=meaning)
 
 
 def _permuted_videos(score: Score, shown: _Shown, generator: torch.Generator) -> Check:
     order = _shuffled(len(shown.videos), generator)
     found = _block(score, shown.texts, _pick(shown.videos, order))
     meaning = "scores depend on the order of the videos"
-    return _compared("permuting videos permutes columns", found, shown.scores[:, order], shown.allowed, meaning)
+    return _compared("permuting videos permutes columns", found, shown.scores[:, order], shown.allowed, meaning=meaning)
 
 
 def _sub_matrix(score: Score, shown: _Shown, generator: torch.Generator) -> Check:
@@ -139,14 +139,14 @@ def _sub_matrix(score: Score, shown: _Shown, generator: torch.Generator) -> Chec
     found = _block(score, _pick(shown.texts, rows), _pick(shown.videos, columns))
     expected = shown.scores[rows][:, columns]
     meaning = "scores depend on which other texts and videos are shown"
-    return _compared("a sub-matrix has the same entries", found, expected, shown.allowed, meaning)
+    return _compared("a sub-matrix has the same entries", found, expected, shown.allowed, meaning=meaning)
 
 
 def _single_texts(score: Score, shown: _Shown, generator: torch.Generator) -> Check:
     rows = torch.randperm(len(shown.texts), generator=generator)[:_SINGLES]
     found = torch.cat([_block(score, [text], shown.videos) for text in _pick(shown.texts, rows)])
     meaning = "scores depend on the other texts of the batch"
-    return _compared("one text at a time has the same rows", found, shown.scores[rows], shown.allowed, meaning)
+    return _compared("one text at a time has the same rows", found, shown.scores[rows], shown.allowed, meaning=meaning)
 
 
 def _finite(scores: Tensor) -> Check:

@@ -137,9 +137,9 @@ def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
     count = min(_BACKGROUND, videos // 2)
     background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
     sizes = _sizes(len(rest))
-    kinds = [_in_libraries(captions, captions.scores[:, background], rest, sizes, generator)]
+    kinds = [_in_libraries(captions, captions.scores[:, background], rest, sizes=sizes, generator=generator)]
     if words is not None:
-        found = _in_libraries(words, words.scores[:, background], rest, sizes, generator)
+        found = _in_libraries(words, words.scores[:, background], rest, sizes=sizes, generator=generator)
         if min(len(set(found.query[found.owner % 2 == half].tolist())) for half in (0, 1)) >= _WORDS:
             kinds.append(found)
     half = _fit([trials.part(trials.owner % 2 == 0) for trials in kinds], sizes[-1])
@@ -152,7 +152,7 @@ def measure(relevance: Relevance, queries: Queries, unrelated: Tensor) -> Qualit
     videos = queries.scores.shape[1]
     sizes = [size for size in _sizes(videos) if size <= relevance.fit.largest]
     everything, generator = torch.arange(videos), torch.Generator().manual_seed(0)
-    return _quality(relevance.fit, _in_libraries(queries, unrelated, everything, sizes, generator))
+    return _quality(relevance.fit, _in_libraries(queries, unrelated, everything, sizes=sizes, generator=generator))
 
 
 def _sizes(videos: int) -> list[int]:
@@ -162,7 +162,7 @@ def _sizes(videos: int) -> list[int]:
 
 
 def _in_libraries(
-    queries: Queries, unrelated: Tensor, rest: Tensor, sizes: Sequence[int], generator: torch.Generator
+    queries: Queries, unrelated: Tensor, rest: Tensor, *, sizes: Sequence[int], generator: torch.Generator
 ) -> _Trials:
     """Each query twice in libraries of each size, drawn from the ``rest``: with a video it is true of, and without."""
     shares, scores = queries.shares[:, rest], queries.scores.double()

@@ -61,6 +61,7 @@ class CheckpointRecord:
         cls,
         folder: str | Path,
         rule: str,
+        *,
         step: int | None = None,
         missing: dict[str, int] | None = None,
         started_from: dict[str, str] | None = None,

@@ -90,7 +90,8 @@ class SystemUnderTest:
                 )
             trained_on = frozenset(learned.video_ids)
         step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, None, None)
-        return cls(model, experiment, benchmark, CheckpointRecord.of(folder, rule, step, missing, began), trained_on)
+        record = CheckpointRecord.of(folder, rule, step=step, missing=missing, started_from=began)
+        return cls(model, experiment, benchmark, record, trained_on)
 
 
 def _beginning(state: TrainingState) -> dict[str, str]:
@@ -142,9 +143,9 @@ class Evaluation:
         # Before hours of scoring, not after them: there may be no training captions.
         texts = _bank(self.system.benchmark) if normalisation == "qbnorm" else []
         with recorded() as ran:
-            scored = score_split(model, self.reader, self.split, self.autocast, progress, world)
+            scored = score_split(model, self.reader, self.split, autocast=self.autocast, progress=progress, world=world)
             if texts:
-                bank = score_texts(model, texts, scored.videos, self.autocast, progress=progress, world=world)
+                bank = score_texts(model, texts, scored.videos, autocast=self.autocast, progress=progress, world=world)
         backends = sorted(set().union(*world.exchange(set(ran))))
         return Measured(scored, bank, backends, world.size)
 
@@ -249,7 +250,7 @@ def _load_array(path: Path) -> Any:
         raise EvaluationError(f"{path} is not a .npy file of plain numbers: write it with numpy.save") from None
 
 
-def matrix_result(scores: Tensor, targets: Tensor, source: str, candidates: Candidates, dsl: bool) -> Passport:
+def matrix_result(scores: Tensor, targets: Tensor, *, source: str, candidates: Candidates, dsl: bool) -> Passport:
     """The result of a score matrix that somebody else computed."""
     to_video, to_text = dual_softmax(scores) if dsl else (scores, scores)
     metrics, intervals = summarise(to_video, to_text, targets, candidates)

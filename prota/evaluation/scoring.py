@@ -45,6 +45,7 @@ def encode_videos(
     model: ProTA,
     reader: ClipReader,
     video_ids: Sequence[str],
+    *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     batch: int = 32,
     progress: Progress | None = None,
@@ -52,7 +53,7 @@ def encode_videos(
 ) -> PreparedTokens:
     """All videos, prepared, on the model's device; each process encodes some of them."""
     own = video_ids[_own(len(video_ids), batch, world)]
-    parts = world.together(lambda: _encode(model, reader, own, autocast, batch, progress))
+    parts = world.together(lambda: _encode(model, reader, own, autocast=autocast, batch=batch, progress=progress))
     if world.size > 1:
         slim = [part.without_source().to("cpu") for part in parts]
         parts = [part.to(model.logit_scale.device) for ones in world.exchange(slim) for part in ones]
@@ -69,6 +70,7 @@ def _encode(
     model: ProTA,
     reader: ClipReader,
     video_ids: Sequence[str],
+    *,
     autocast: Callable[[], AbstractContextManager[object]],
     batch: int,
     progress: Progress | None,
@@ -93,6 +95,7 @@ def score_texts(
     model: ProTA,
     texts: Sequence[str],
     videos: PreparedTokens,
+    *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     batch: int = 256,
     progress: Progress | None = None,
@@ -103,7 +106,7 @@ def score_texts(
     Each process scores some texts; the first has the scores of all of them then, the others of none.
     """
     own = texts[_own(len(texts), batch, world)]
-    rows = world.together(lambda: _score(model, own, videos, autocast, batch, progress))
+    rows = world.together(lambda: _score(model, own, videos, autocast=autocast, batch=batch, progress=progress))
     if world.size > 1:
         rows = torch.cat(world.collect(rows) or [torch.empty(0, len(videos))])
     return rows
@@ -113,6 +116,7 @@ def _score(
     model: ProTA,
     texts: Sequence[str],
     videos: PreparedTokens,
+    *,
     autocast: Callable[[], AbstractContextManager[object]],
     batch: int,
     progress: Progress | None,
@@ -131,6 +135,7 @@ def score_split(
     model: ProTA,
     reader: ClipReader,
     split: Split,
+    *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     progress: Progress | None = None,
     world: World = ALONE,
@@ -139,10 +144,10 @@ def score_split(
     was_training = model.training
     model.eval()
     try:
-        videos = encode_videos(model, reader, split.video_ids, autocast, progress=progress, world=world)
+        videos = encode_videos(model, reader, split.video_ids, autocast=autocast, progress=progress, world=world)
         texts = [caption for _, caption in split.pairs]
         owners = [place for place, item in enumerate(split.items) for _ in item.captions]
-        scores = score_texts(model, texts, videos, autocast, progress=progress, world=world)
+        scores = score_texts(model, texts, videos, autocast=autocast, progress=progress, world=world)
     finally:
         model.train(was_training)
     return ScoredSplit(scores, torch.tensor(owners), videos)

@@ -45,7 +45,7 @@ class RankedSplit:
                 "a comparison needs two videos and a caption"
             )
         self.captions = [caption for _, caption in self.split.pairs]
-        scored = score_split(self.model, evaluation.reader, self.split, evaluation.autocast, progress)
+        scored = score_split(self.model, evaluation.reader, self.split, autocast=evaluation.autocast, progress=progress)
         self.scores, self.video_of_text, self.videos = scored.scores, scored.video_of_text, scored.videos
         self._places = {video_id: place for place, video_id in enumerate(self.split.video_ids)}
 
@@ -73,7 +73,7 @@ class RankedSplit:
 
     def row(self, caption: str) -> Tensor:
         """Scores of any text with every video, [videos]."""
-        return score_texts(self.model, [caption], self.videos, self.evaluation.autocast)[0]
+        return score_texts(self.model, [caption], self.videos, autocast=self.evaluation.autocast)[0]
 
     def rank(self, caption: str, video_id: str) -> float:
         """Expected rank of a video among all for any text."""

@@ -91,7 +91,7 @@ def draw(numbers: TokenWeights, pictures: Pictures) -> Figure:
     top, middle, bottom = figure.subfigures(3, 1, height_ratios=[words, video, video], squeeze=False)[:, 0]
     _draw_words(top, numbers, kinds)
     for part, side in ((middle, "positive"), (bottom, "negative")):
-        _draw_video(part, numbers, side, kinds, pictures)
+        _draw_video(part, numbers, side, kinds=kinds, pictures=pictures)
     return figure
 
 
@@ -110,7 +110,7 @@ def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: dict[str, str]) -
             panel.set_title(f"{name}, the same for both videos")
         else:
             for offset, values, mark in ((-0.2, own, MARKS[0]), (0.2, other, MARKS[1])):
-                _bars(panel.barh, places + offset, values, 0.4, mark)
+                _bars(panel.barh, places + offset, values, width=0.4, mark=mark)
             panel.set_title(name)
         panel.set_xlim(*_limits(*own, *other, margin=1.05))
         panel.tick_params(axis="y", length=0)
@@ -126,7 +126,7 @@ def _limits(*values: float, margin: float) -> tuple[float, float]:
     return margin * min(0.0, *values), margin * max(0.0, *values)
 
 
-def _bars(draw_bars: Any, places: Any, values: Any, width: float, mark: Any) -> None:
+def _bars(draw_bars: Any, places: Any, values: Any, *, width: float, mark: Any) -> None:
     # Filled against hatched on white: told apart in any print.
     fill = "white" if mark.hatch else mark.colour
     draw_bars(places, values, width, color=fill, edgecolor=mark.colour, hatch=mark.hatch, linewidth=0.7)
@@ -142,7 +142,9 @@ def _legend(part: SubFigure) -> None:
     part.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=2.5)
 
 
-def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: dict[str, str], pictures: Pictures) -> None:
+def _draw_video(
+    part: SubFigure, numbers: TokenWeights, side: str, *, kinds: dict[str, str], pictures: Pictures
+) -> None:
     """A strip of frames, the one that weighs most framed, over a row of bars for each kind of weight."""
     pair: PairWeights = getattr(numbers, side)
     mark = MARKS[list(_SIDES).index(side)]
@@ -158,7 +160,7 @@ def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: dict[s
         show_picture(axes, pictures[pair.video][frame], "black" if heaviest else GREY, 2.5 if heaviest else 0.6)
     for row, (kind, name) in enumerate(kinds.items(), start=1):
         axes = part.add_subplot(grid[row, :])
-        _frame_bars(axes, numbers, pair, kind, shown, mark)
+        _frame_bars(axes, numbers, pair, kind=kind, shown=shown, mark=mark)
         axes.set_ylabel(name, rotation=0, ha="right", va="center")
         axes.set_xlim(-0.5, columns - 0.5)
         axes.set_xticks(range(len(shown)), [str(frame + 1) for frame in shown] if row == len(kinds) else [])
@@ -167,9 +169,9 @@ def _draw_video(part: SubFigure, numbers: TokenWeights, side: str, kinds: dict[s
     part.supylabel("weights of the frames", fontsize=8.5)
 
 
-def _frame_bars(axes: Axes, numbers: TokenWeights, pair: PairWeights, kind: str, shown: Any, mark: Any) -> None:
+def _frame_bars(axes: Axes, numbers: TokenWeights, pair: PairWeights, *, kind: str, shown: Any, mark: Any) -> None:
     both = [value for other in (numbers.positive, numbers.negative) for value in getattr(other, f"video_{kind}")]
-    _bars(axes.bar, np.arange(len(shown)), np.array(getattr(pair, f"video_{kind}"))[shown], 0.5, mark)
+    _bars(axes.bar, np.arange(len(shown)), np.array(getattr(pair, f"video_{kind}"))[shown], width=0.5, mark=mark)
     axes.set_ylim(*_limits(*both, margin=1.1))
     axes.locator_params(axis="y", nbins=2)
     axes.tick_params(axis="x", length=0)

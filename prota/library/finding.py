@@ -88,6 +88,7 @@ class RowFinder:
         store: Snapshot,
         head: ScoreHead,
         device: torch.device,
+        *,
         hidden: Collection[str] = (),
         exact_segments: int = EXACT_SEGMENTS,
         rows: range | None = None,
@@ -105,7 +106,7 @@ class RowFinder:
             return Found([(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))] * len(tokens))
         if not exact and len(self.rows) > self.exact_segments:
             return Found([self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))])
-        scores, places = search(self.head, tokens, self._all(), count, self._allowed(where))
+        scores, places = search(self.head, tokens, self._all(), count, allowed=self._allowed(where))
         rows = places.cpu().numpy() + self.rows.start
         return Found([_there(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
 

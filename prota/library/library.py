@@ -82,7 +82,7 @@ class Library:
         return self._searcher
 
     def search(
-        self, text: str, k: int = 10, where: str | None = None, exact: bool = False, everything: bool = False
+        self, text: str, k: int = 10, *, where: str | None = None, exact: bool = False, everything: bool = False
     ) -> list[Hit]:
         """The k best moments for some words, best first; without ``everything`` only those that are good matches."""
         hits = self.searcher.search(text, k, where, exact)

@@ -107,6 +107,7 @@ class Searcher:
         self,
         store: Snapshot,
         model: ProTA,
+        *,
         exact_segments: int = EXACT_SEGMENTS,
         autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
         finder: Finder | None = None,
@@ -120,7 +121,9 @@ class Searcher:
             # The same content may lie at several paths: one that is there speaks for it.
             if record.state == "indexed":
                 self._records.setdefault(record.video_id, record)
-        self.finder = finder or RowFinder(store, model.head, self.device, without_file(videos), exact_segments)
+        self.finder = finder or RowFinder(
+            store, model.head, self.device, hidden=without_file(videos), exact_segments=exact_segments
+        )
         self._background: PreparedTokens | None = None
 
     def encode(self, text: str) -> Query:

@@ -40,7 +40,7 @@ def inter_modality(gram: Tensor, mask: Tensor, xi: Temperature) -> Tensor:
 
 
 def intra_modality(
-    gram: Tensor | None, tokens: Tensor, mask: Tensor, mlp: Callable[[Tensor], Tensor], config: ScoreConfig
+    gram: Tensor | None, tokens: Tensor, mask: Tensor, *, mlp: Callable[[Tensor], Tensor], config: ScoreConfig
 ) -> Tensor:
     """Eq. (5): h_{t→t} = W_t(G_tt f_t); [..., N, N], [..., N, D], [..., N] → [..., N], zero at padding.
 

@@ -103,7 +103,7 @@ class ScoreHead(nn.Module):
                 gram = None
                 if self.config.gram != "none":
                     gram = gram_block(direction @ direction.transpose(-1, -2), self.config)
-                weight = intra_modality(gram, _points(source), tokens.mask, side.weight, self.config)
+                weight = intra_modality(gram, _points(source), tokens.mask, mlp=side.weight, config=self.config)
             return PreparedTokens(direction, spread, weight, tokens.mask, source)
 
     def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:

@@ -24,6 +24,7 @@ def search(
     texts: PreparedTokens,
     videos: PreparedTokens | VideoBank,
     k: int,
+    *,
     allowed: Tensor | None = None,
     backend: Backend = "auto",
 ) -> tuple[Tensor, Tensor]:
@@ -46,7 +47,7 @@ def search(
         nothing = texts.direction.new_zeros(0, min(k, len(videos)))
         return nothing, nothing.long()
     if isinstance(videos, VideoBank):
-        return _search_bank(head, texts, videos, k, allowed, backend)
+        return _search_bank(head, texts, videos, k, allowed=allowed, backend=backend)
     best = texts.direction.new_zeros(len(texts), 0)
     places = best.long()
     for start in range(0, len(videos), _BLOCK):
@@ -62,7 +63,7 @@ def search(
 
 
 def _search_bank(
-    head: ScoreHead, texts: PreparedTokens, bank: VideoBank, k: int, allowed: Tensor | None, backend: Backend
+    head: ScoreHead, texts: PreparedTokens, bank: VideoBank, k: int, *, allowed: Tensor | None, backend: Backend
 ) -> tuple[Tensor, Tensor]:
     dispatch.check_bank(head.config, texts, bank.videos, backend)
     dispatch.note("triton")

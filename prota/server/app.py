@@ -110,8 +110,10 @@ def _version() -> str:
 
 def _backend(library: Where, options: ServerOptions) -> Backend:
     shards = partial(_sharded, options) if options.ray else None
-    catalogue = Catalogue(library, options.model, options.device, options.refresh, shards)
-    order = order_for(library, options.model, options.device, options.roots, options.index_timeout)
+    catalogue = Catalogue(library, options.model, device=options.device, refresh=options.refresh, shards=shards)
+    order = order_for(
+        library, options.model, device=options.device, within=options.roots, timeout=options.index_timeout
+    )
     return Backend(
         options,
         catalogue,

@@ -237,7 +237,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def order_for(library: Where, model: str | None, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
+def order_for(library: Where, model: str | None, *, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
     """What all jobs of a server have in common. Half of the cores decode, the others are left to searches."""
     workers = max(1, (os.cpu_count() or 1) // 2)
     return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)

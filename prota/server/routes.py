@@ -108,6 +108,7 @@ def _cleaned(text: str) -> str:
 
 
 def _filters(
+    *,
     min_duration: Seconds = None,
     max_duration: Seconds = None,
     folder: Annotated[str | None, Query(max_length=255, description="name of a folder; those below it count")] = None,
@@ -122,6 +123,7 @@ def _filters(
 async def search(
     backend: BackendDep,
     q: Words,
+    *,
     filters: Annotated[Filters, Depends(_filters)],
     k: Count = 24,
     all: Annotated[bool, Query(description="do not set weaker matches apart")] = False,

@@ -144,6 +144,7 @@ class Catalogue:
         self,
         folder: Where,
         model: str | None,
+        *,
         device: str,
         refresh: float,
         shards: Callable[[Snapshot, ScoreHead, torch.device], ShardedFinder] | None = None,

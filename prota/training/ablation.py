@@ -49,6 +49,7 @@ class AblationResult:
 def run_table(
     table: TableName,
     config: Path,
+    *,
     overrides: list[str],
     seeds: int,
     out: Path,
@@ -77,7 +78,7 @@ def run_table(
             result = run.path / "result.json"
             if not result.exists():
                 announce(f"{row.name}, seed {seed}")
-                trainer = Trainer(experiment, run, world, allow_missing, features, report)
+                trainer = Trainer(experiment, run, world, allow_missing=allow_missing, features=features, report=report)
                 features = trainer.features
                 if not trainer.fit(report, should_stop).finished:
                     return [*results, AblationResult(row, tuple(passports))] if passports else results

@@ -73,6 +73,7 @@ class RunFolder(Run):
         model: ProTA,
         optimiser: torch.optim.Optimizer,
         state: TrainingState,
+        *,
         best: bool,
         average: WeightAverage | None = None,
     ) -> Path:
@@ -85,7 +86,7 @@ class RunFolder(Run):
         shutil.rmtree(staging, ignore_errors=True)
         pointers = self.pointers() | {"last": name} | ({"best": name} if best else {})
         try:
-            _write(staging, model, optimiser, state, average)
+            _write(staging, model, optimiser, state, average=average)
             publish(staging, final)
             write_atomically(self.pointers_file, json.dumps(pointers))
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -140,6 +141,7 @@ def _write(
     model: ProTA,
     optimiser: torch.optim.Optimizer,
     state: TrainingState,
+    *,
     average: WeightAverage | None,
 ) -> None:
     """All files of a checkpoint, safe on disk."""

@@ -27,6 +27,7 @@ class FeatureClips:
         model: ProTA,
         cache: Clips,
         video_ids: list[str],
+        *,
         precision: str,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:

@@ -45,19 +45,23 @@ class Source:
         """Take frames, or their features, from elsewhere."""
         self.reader = ClipReader(clips, self.experiment, self.split)
 
-    def _order(self, epoch: int) -> tuple[Split, int, str, int, int]:
-        """What the batches of an epoch depend on."""
-        train = self.experiment.train
-        return self.split, train.batch_size, train.captions, train.seed, epoch
-
     def count(self, epoch: int) -> int:
         """Batches of an epoch."""
-        return count_batches(*self._order(epoch))
+        train = self.experiment.train
+        return count_batches(self.split, train.batch_size, captions=train.captions, seed=train.seed, epoch=epoch)
 
     def batches(self, epoch: int) -> list[list[Pair]]:
         """All batches of an epoch; those of the last one asked for are kept."""
         if self._drawn is None or self._drawn[0] != epoch:
-            drawn = epoch_batches(*self._order(epoch), self.experiment.train.captions_per_video)
+            train = self.experiment.train
+            drawn = epoch_batches(
+                self.split,
+                train.batch_size,
+                captions=train.captions,
+                seed=train.seed,
+                epoch=epoch,
+                per_video=train.captions_per_video,
+            )
             self._drawn = epoch, drawn
         return self._drawn[1]
 
@@ -131,14 +135,17 @@ def _interleaved(shares: Sequence[float], leading: int, count: int) -> Array:
 
 def open_sources(experiment: Experiment, benchmark: Benchmark, main: Clips, allow_missing: int) -> list[Source]:
     """[data] first, even where it has no share, then the others in their order; each with what of it is there."""
-    sources = [_source(MAIN, experiment, benchmark.split("train"), main, experiment.share, 1.0, allow_missing)]
+    train, share = benchmark.split("train"), experiment.share
+    sources = [_source(MAIN, experiment, train, main, share=share, weight=1.0, allow_missing=allow_missing)]
     for name, settings in experiment.sources.items():
         own = experiment.of_source(name)
         try:
             split = load_source(own.data)
             _require_apart(experiment, own, split, benchmark)
             cache = open_cache(own)
-            source = _source(name, own, split, cache, settings.share, settings.weight, allow_missing)
+            source = _source(
+                name, own, split, cache, share=settings.share, weight=settings.weight, allow_missing=allow_missing
+            )
         except ValueError as error:
             raise DataError(f"sources.{name}: {error}") from None
         sources.append(source)
@@ -146,7 +153,7 @@ def open_sources(experiment: Experiment, benchmark: Benchmark, main: Clips, allo
 
 
 def _source(
-    name: str, experiment: Experiment, asked: Split, cache: Clips, share: float, weight: float, allow_missing: int
+    name: str, experiment: Experiment, asked: Split, cache: Clips, *, share: float, weight: float, allow_missing: int
 ) -> Source:
     ids = {item.video_id for item in asked.items if item.video_id in cache}
     split, missing = require_complete(asked, ids, allow_missing)

@@ -65,6 +65,7 @@ def backward_step(
     model: ProTA,
     batch: StepInput,
     world: World,
+    *,
     micro_batch: int = 0,
     seed: int = 0,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -125,9 +126,17 @@ def _loss(model: ProTA, encoded: tuple[Tokens, ...], world: World, batch: StepIn
     terms = []
     for nth in range(captions):
         alike = None if similar is None else (similar[targets, nth], similar[:, nth, targets].T)
-        scores = text_scores[nth::captions], video_scores[:, nth::captions]
-        own = own_texts[nth::captions], own_videos
-        terms.append(share_of_loss(*scores, targets, *own, model.logit_scale, config.loss, alike))
+        share = share_of_loss(
+            text_scores[nth::captions],
+            video_scores[:, nth::captions],
+            targets,
+            texts=own_texts[nth::captions],
+            videos=own_videos,
+            logit_scale=model.logit_scale,
+            config=config.loss,
+            similar=alike,
+        )
+        terms.append(share)
     loss = LossTerms.mean(terms)
     if batch.replaced is None:
         return loss

@@ -101,6 +101,7 @@ class Trainer:
         experiment: Experiment,
         run: RunFolder,
         world: World,
+        *,
         allow_missing: int = 0,
         features: FeatureClips | None = None,
         report: Reporter | None = None,
@@ -171,8 +172,8 @@ class Trainer:
             wanted = [video_id for split in splits for video_id in split.video_ids]
             kept = self.features if source is self.main else None
             if kept is None or kept.key != feature_key(self.model, source.cache):
-                told = (report.computed,) if report and self.world.first else ()
-                kept = FeatureClips(self.model.eval(), source.cache, wanted, self.config.precision, *told)
+                told = {"progress": report.computed} if report and self.world.first else {}
+                kept = FeatureClips(self.model.eval(), source.cache, wanted, precision=self.config.precision, **told)
             if source is self.main:
                 self.features = kept
             source.read_from(kept)
@@ -326,7 +327,15 @@ class Trainer:
         rates = set_rates(self.optimiser, rate_factor(step, self.steps))
         self.optimiser.zero_grad(set_to_none=True)
         seed = seed_for(config.seed, step)
-        terms = backward_step(self.model, batch, world, config.micro_batch, seed, self.autocast, source.weight)
+        terms = backward_step(
+            self.model,
+            batch,
+            world,
+            micro_batch=config.micro_batch,
+            seed=seed,
+            autocast=self.autocast,
+            weight=source.weight,
+        )
         average_gradients(self.model.parameters(), world)
         names = [field.name for field in fields(terms)]
         values = world.mean(torch.stack([getattr(terms, name).detach().float() for name in names])).tolist()
@@ -357,7 +366,7 @@ class Trainer:
         value = 0.0
         if self.world.first:
             with self.average.applied() if self.average else nullcontext():
-                scored = score_split(self.model, self.val_reader, self.val_split, self.autocast)
+                scored = score_split(self.model, self.val_reader, self.val_split, autocast=self.autocast)
             metrics = retrieval_metrics(scored.scores, scored.video_of_text)
             both = (metrics.text_to_video, metrics.video_to_text)
             value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
@@ -372,7 +381,7 @@ class Trainer:
 
     def _save(self, state: TrainingState, best: bool) -> None:
         if self.world.first:
-            self.run.save(self.model, self.optimiser, state, best, self.average)
+            self.run.save(self.model, self.optimiser, state, best=best, average=self.average)
         self.world.barrier()
 
     def _log(self, record: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ def decode_chosen(
     path: str | Path,
     choose: Callable[[Timeline], Sequence[int]],
     transform: Transform | None = None,
+    *,
     threads: int = 0,
     counted: bool | None = None,
 ) -> tuple[Timeline, list[int], list[Any]]:
@@ -68,7 +69,7 @@ def _source(path: Path, threads: int, counted: bool) -> tuple[Timeline, Callable
         alone, picture = read_picture(path)
         return alone, lambda wanted, transform: [finished(picture, transform)] * len(wanted)
     index = pyav.counted_index(path) if counted else pyav.frame_index(path)
-    return index.timeline, lambda wanted, transform: pyav.read_frames(path, index, wanted, transform, threads)
+    return index.timeline, lambda wanted, transform: pyav.read_frames(path, index, wanted, transform, threads=threads)
 
 
 def _checked(path: str | Path) -> Path:

@@ -228,7 +228,7 @@ def _exif_orientation(path: Path) -> int:
         return 1
 
 
-def read_frames(path: Path, index: Index, wanted: list[int], transform: Transform | None, threads: int) -> list[Any]:
+def read_frames(path: Path, index: Index, wanted: list[int], transform: Transform | None, *, threads: int) -> list[Any]:
     def keep(frame: Any) -> Any:
         picture = frame.to_ndarray(format="rgb24")
         picture = picture[:, ::-1] if index.timeline.mirrored else picture
@@ -236,15 +236,15 @@ def read_frames(path: Path, index: Index, wanted: list[int], transform: Transfor
 
     if index.pts is not None and len(index.keyframes) > 1:
         try:
-            return _walk(path, index, wanted, keep, threads, seek=True)
+            return _walk(path, index, wanted, keep, threads=threads, seek=True)
         except DecodeError:
             # A seek gone wrong, or a broken stretch: from the start the answer, or the error, is exact.
             pass
-    return _walk(path, index, wanted, keep, threads, seek=False)
+    return _walk(path, index, wanted, keep, threads=threads, seek=False)
 
 
 def _walk(
-    path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Any], threads: int, seek: bool
+    path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Any], *, threads: int, seek: bool
 ) -> list[Any]:
     """Decode forward through the wanted frames, each recognised by its stamp; jump where a keyframe lies between."""
     kept, position, damaged = list[Any](), -1, False

@@ -18,6 +18,7 @@ def uniform_indices(
     times: np.ndarray[Any, np.dtype[np.float64]],
     duration: float,
     count: int,
+    *,
     jitter: int = 1,
     max_seconds: float = 0.0,
 ) -> Indices:

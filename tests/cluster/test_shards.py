@@ -70,7 +70,7 @@ def test_parts_find_what_the_whole_finds(
     # The candidate stage keeps hidden videos; the searcher drops them, as on one machine.
     hidden = frozenset[str]() if staged else without_file(store.videos())
     tokens = queries(store, [0, 7, 22])
-    whole = RowFinder(store, head(), CPU, hidden).find(tokens, 8, where)
+    whole = RowFinder(store, head(), CPU, hidden=hidden).find(tokens, 8, where)
     # Equal segments are in several parts.
     assert any(len(set(scores.tolist())) < len(scores) for _, scores in whole.ranked)
     for number in (1, 2, 7):
@@ -164,7 +164,7 @@ def test_shards_answer_as_one_machine_and_end_with_the_last_search(
     finder = ShardedFinder(store, head(), CPU, shards=2, deadline=LIMIT)
     finder.warm()
     tokens = queries(store, [0, 7, 22])
-    whole = RowFinder(store, head(), CPU, without_file(store.videos()))
+    whole = RowFinder(store, head(), CPU, hidden=without_file(store.videos()))
     for where in (None, "duration < 30"):
         found, expected = finder.find(tokens, 8, where), whole.find(tokens, 8, where)
         assert rows_of(found) == rows_of(expected)
@@ -190,7 +190,7 @@ def test_a_shard_is_killed_late_or_hangs(
 ) -> None:
     finder = start()
     tokens = queries(store, [0, 7, 22])
-    expected = RowFinder(store, head(), CPU, without_file(store.videos())).find(tokens, 8)
+    expected = RowFinder(store, head(), CPU, hidden=without_file(store.videos())).find(tokens, 8)
     first = divide(store.count(), 2)[0]
     killed = process(finder, 0)
     os.kill(killed, signal.SIGKILL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ def split(*captions: int) -> Split:
 def test_every_batch_has_distinct_videos_and_no_caption_twice(counts: tuple[int, ...]) -> None:
     data = split(*counts)
     for epoch in range(3):
-        batches = epoch_batches(data, 4, "all", 0, epoch)
+        batches = epoch_batches(data, 4, captions="all", seed=0, epoch=epoch)
         pairs = [pair for batch in batches for pair in batch]
         assert all(len({pair.video_id for pair in batch}) == 4 for batch in batches)
         assert max(Counter(pairs).values()) == 1
@@ -41,7 +42,7 @@ def test_one_caption_a_video_drawn_anew() -> None:
     data = split(*(20,) * 8)
     seen = set()
     for epoch in range(5):
-        (first, second) = epoch_batches(data, 4, "one", 0, epoch)
+        (first, second) = epoch_batches(data, 4, captions="one", seed=0, epoch=epoch)
         assert {pair.video_id for pair in first + second} == set(data.video_ids)
         seen |= set(first + second)
     assert len(seen) > 20
@@ -49,19 +50,22 @@ def test_one_caption_a_video_drawn_anew() -> None:
 
 def test_several_captions_of_a_video_are_distinct_until_it_has_no_more() -> None:
     data = split(20, 20, 2, 20)
-    (batch,) = epoch_batches(data, 4, "one", 0, 3, per_video=4)
+    (batch,) = epoch_batches(data, 4, captions="one", seed=0, epoch=3, per_video=4)
     for pair in batch:
         assert len(pair.captions) == 4
         assert len(set(pair.captions)) == (2 if pair.video_id == "v2" else 4)
         assert all(caption.endswith(pair.video_id[1:]) for caption in pair.captions)
-    assert [pair.captions[:1] for pair in batch] == [pair.captions for pair in epoch_batches(data, 4, "one", 0, 3)[0]]
+    assert [pair.captions[:1] for pair in batch] == [
+        pair.captions for pair in epoch_batches(data, 4, captions="one", seed=0, epoch=3)[0]
+    ]
 
 
 def test_batches_depend_on_seed_and_epoch_alone() -> None:
     data = split(*(3,) * 9)
-    assert epoch_batches(data, 4, "all", 1, 2) == epoch_batches(data, 4, "all", 1, 2)
-    assert epoch_batches(data, 4, "all", 1, 2) != epoch_batches(data, 4, "all", 1, 3)
-    assert epoch_batches(data, 4, "all", 1, 2) != epoch_batches(data, 4, "all", 2, 2)
+    drawn = partial(epoch_batches, data, 4, captions="all")
+    assert drawn(seed=1, epoch=2) == drawn(seed=1, epoch=2)
+    assert drawn(seed=1, epoch=2) != drawn(seed=1, epoch=3)
+    assert drawn(seed=1, epoch=2) != drawn(seed=2, epoch=2)
 
 
 @given(
@@ -75,8 +79,8 @@ def test_batches_are_counted_without_being_made(
     counts: list[int], size: int, captions: str, seed: int, epoch: int
 ) -> None:
     data, size = split(*counts), min(size, len(counts))
-    batches = epoch_batches(data, size, captions, seed, epoch)
-    assert count_batches(data, size, captions, seed, epoch) == len(batches)
+    batches = epoch_batches(data, size, captions=captions, seed=seed, epoch=epoch)
+    assert count_batches(data, size, captions=captions, seed=seed, epoch=epoch) == len(batches)
     # As the plain rule has it: each batch takes the first of those who wait, no video twice.
     assert [[(pair.video_id, *pair.captions) for pair in batch] for batch in batches] == plain_batches(
         data, size, captions, seed, epoch
@@ -107,7 +111,7 @@ def plain_batches(data: Split, size: int, captions: str, seed: int, epoch: int) 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     for make in (epoch_batches, count_batches):
         with pytest.raises(DataError, match=r"train\.batch_size=5 exceeds the 3 training videos"):
-            make(split(9, 9, 9), 5, "all", 0, 0)
+            make(split(9, 9, 9), 5, captions="all", seed=0, epoch=0)
 
 
 class Numbers:

@@ -47,7 +47,7 @@ def inspect(paths: Mapping[str, Path]) -> dict[str, str | None]:
 
 
 def test_every_finding_is_counted_and_named(folder: Path) -> None:
-    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect)
     train, test = inventory.splits
     assert (train.name, train.total, train.found, train.sound) == ("train", 6, 5, 3)
     assert train.missing == ["gone"]
@@ -65,14 +65,16 @@ def test_every_finding_is_counted_and_named(folder: Path) -> None:
 
 
 def test_nothing_wrong_is_complete(folder: Path) -> None:
-    inventory = check(Benchmark("mine", None, None, TEST), DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(
+        Benchmark("mine", None, None, TEST), DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect
+    )
     assert inventory.complete
     assert inventory.as_dict()["complete"] is True
 
 
 def test_a_leak_alone_is_enough_to_be_incomplete(folder: Path) -> None:
     benchmark = Benchmark("mine", Split("train", (Item("fine", ("a car",)),)), None, TEST)
-    inventory = check(benchmark, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(benchmark, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect)
     assert inventory.shared == {"train+test": ["fine"]}
     assert not any(split.unusable or split.one_file for split in inventory.splits)
     assert not inventory.complete
@@ -80,7 +82,9 @@ def test_a_leak_alone_is_enough_to_be_incomplete(folder: Path) -> None:
 
 def test_a_caption_that_one_video_has_twice_is_no_riddle(folder: Path) -> None:
     split = Split("test", (Item("fine", ("a car", "a car")), Item("good", ("a cat",))))
-    inventory = check(Benchmark("mine", None, None, split), DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(
+        Benchmark("mine", None, None, split), DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect
+    )
     assert inventory.splits[0].identical_captions == 0
 
 
@@ -88,7 +92,7 @@ def test_a_file_under_two_ids_is_a_leak(folder: Path) -> None:
     benchmark = Benchmark(
         "mine", Split("train", (Item("fine.mp4", ("x",)),)), Split("val", (Item("good.mp4", ("y",)),)), TEST
     )
-    inventory = check(benchmark, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(benchmark, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect)
     assert inventory.shared == {"train+test": ["fine.mp4"]}
 
 
@@ -96,7 +100,7 @@ def test_a_file_under_two_ids_of_one_split_is_named(folder: Path) -> None:
     (folder / "alias.mp4").symlink_to(folder / "fine.mp4")
     twice = Split("test", tuple(Item(name, ("x",)) for name in ("fine", "both", "fine.mp4", "alias")))
     benchmark = Benchmark("mine", None, None, twice)
-    inventory = check(benchmark, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(benchmark, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect)
     assert inventory.splits[0].one_file == [["fine", "fine.mp4", "alias"]]
     assert not inventory.complete
     screen = io.StringIO()
@@ -106,12 +110,12 @@ def test_a_file_under_two_ids_of_one_split_is_named(folder: Path) -> None:
 
 
 def test_a_file_that_was_not_looked_at_is_not_sound(folder: Path) -> None:
-    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), 1, 1.0, inspect=lambda paths: {})
+    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=lambda paths: {})
     assert inventory.splits[1].corrupt == {"both": "was not looked at", "fine": "was not looked at"}
 
 
 def test_the_inventory_is_json_and_a_table(folder: Path) -> None:
-    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), 1, 1.0, inspect=inspect)
+    inventory = check(BENCHMARK, DataConfig(videos=str(folder)), workers=1, timeout=1.0, inspect=inspect)
     tree = json.loads(json.dumps(inventory.as_dict()))
     assert tree["benchmark"] == "mine"
     assert tree["shared"] == {"train+test": ["both"]}
@@ -126,7 +130,7 @@ def test_the_inventory_is_json_and_a_table(folder: Path) -> None:
 
 def test_no_folder_of_videos() -> None:
     with pytest.raises(DataError, match=r"data\.videos is empty"):
-        check(BENCHMARK, DataConfig(), 1, 1.0)
+        check(BENCHMARK, DataConfig(), workers=1, timeout=1.0)
 
 
 class FakePool:
@@ -173,8 +177,8 @@ def test_files_are_opened_in_the_pool_with_progress(folder: Path) -> None:
     inventory = check(
         BENCHMARK,
         DataConfig(videos=str(folder)),
-        2,
-        5.0,
+        workers=2,
+        timeout=5.0,
         on_progress=lambda done, total: progress.append((done, total)),
     )
     train = inventory.splits[0]
@@ -205,7 +209,7 @@ def test_real_files_in_real_workers(tmp_path: Path) -> None:
     write_video(tmp_path / "both.mp4", 1)
     (tmp_path / "good.mp4").write_bytes(b"no video at all " * 99)
     (tmp_path / "still.mp4").touch()
-    inventory = check(BENCHMARK, DataConfig(videos=str(tmp_path)), 1, 30.0)
+    inventory = check(BENCHMARK, DataConfig(videos=str(tmp_path)), workers=1, timeout=30.0)
     train, test = inventory.splits
     assert sorted(train.corrupt) == ["good", "still"]
     assert "empty file" in train.corrupt["still"]

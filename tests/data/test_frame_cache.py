@@ -54,7 +54,7 @@ def check(folder: Path, videos: dict[str, Path]) -> None:
     assert not list(folder.glob("*.tmp"))
     for id in cache.ids:
         count = int(id[1:])
-        chosen = uniform_indices(np.arange(count) / 25, count / 25, PLAN.frames, PLAN.jitter)
+        chosen = uniform_indices(np.arange(count) / 25, count / 25, PLAN.frames, jitter=PLAN.jitter)
         timeline, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         # One grey level for another decoder's rounding; neighbours are eight apart.
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
@@ -116,7 +116,8 @@ def killed(temporary, path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 files.publish = shards.publish = killed
-cache.fill_cache(folder, {id: Path(path) for id, path in json.loads(videos).items()}, cache.CachePlan(4, 3, 16), 2)
+paths = {id: Path(path) for id, path in json.loads(videos).items()}
+cache.fill_cache(folder, paths, cache.CachePlan(4, 3, 16), workers=2)
 """
 
 
@@ -150,7 +151,7 @@ def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Pa
     for id in cache.ids:
         count = int(id[1:])
         seen = min(count, 20)
-        chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4, 3)
+        chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4, jitter=3)
         _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
         np.testing.assert_allclose(cache.times(id), chosen / 25)

@@ -49,7 +49,7 @@ def failures(checks: list[Check]) -> set[str]:
 @pytest.mark.parametrize(("texts", "videos"), [(60, 60), (300, 40), (20, 50), (400, 400), (3, 3), (7, 4)])
 def test_an_honest_system_passes(texts: int, videos: int) -> None:
     for seed in range(5):
-        assert failures(audit(Features(texts, videos).honest, texts, videos, seed)) == set()
+        assert failures(audit(Features(texts, videos).honest, texts, videos, seed=seed)) == set()
 
 
 @pytest.mark.parametrize("preset", ["global-pooling", "dpa", "prota"])
@@ -128,7 +128,7 @@ def sorted_by_the_batch(texts: Sequence[int], videos: Sequence[int]) -> Tensor:
 )
 def test_leaks_are_caught(system: Score, caught_by: set[str], not_by: set[str]) -> None:
     for seed in range(3):
-        checks = audit(system, SIZE, SIZE, seed)
+        checks = audit(system, SIZE, SIZE, seed=seed)
         assert caught_by <= failures(checks)
         assert not not_by & failures(checks)
         assert not {TIES, RANDOM} & failures(checks)
@@ -153,7 +153,7 @@ def test_wrong_pairs_are_noticed_in_any_number(count: int) -> None:
         return torch.eye(len(texts), len(videos))
 
     for seed in range(5):
-        assert PAIRS in failures(audit(by_place, count, count, seed))
+        assert PAIRS in failures(audit(by_place, count, count, seed=seed))
 
 
 def test_hubs_are_no_leak() -> None:
@@ -229,7 +229,7 @@ def test_the_tolerance_is_relative_to_the_range() -> None:
 
 def test_a_seed_asks_the_same_questions_and_leaves_the_world_alone() -> None:
     state = torch.get_rng_state()
-    assert audit(Features().honest, SIZE, SIZE, 3) == audit(Features().honest, SIZE, SIZE, 3)
+    assert audit(Features().honest, SIZE, SIZE, seed=3) == audit(Features().honest, SIZE, SIZE, seed=3)
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -90,8 +90,8 @@ def test_no_word_is_in_both_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     plain = calibration._in_libraries
 
-    def watched(*arguments: Any) -> Any:
-        seen.append(plain(*arguments))
+    def watched(*arguments: Any, **options: Any) -> Any:
+        seen.append(plain(*arguments, **options))
         return seen[-1]
 
     monkeypatch.setattr(calibration, "_in_libraries", watched)
@@ -128,7 +128,7 @@ def test_a_library_without_a_word_has_no_video_that_mentions_it() -> None:
     # Whoever mentions a word at all scores far above the others: were it in the library, it would be found.
     short.scores[(short.shares > 0) & (short.shares < 0.3)] += 100
     rest, unrelated = torch.arange(20, 40), short.scores[:, :20]
-    found = calibration._in_libraries(short, unrelated, rest, [8], torch.Generator().manual_seed(0))
+    found = calibration._in_libraries(short, unrelated, rest, sizes=[8], generator=torch.Generator().manual_seed(0))
     assert len(found.right) > 50
     assert float(found.features[:, 0].max()) < 50
 

@@ -216,9 +216,9 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     weights = tmp_path / "model" / "model.safetensors"
     expected = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert fingerprint(tmp_path / "model") == fingerprint(weights) == expected
-    record = CheckpointRecord.of(tmp_path / "model", "last", 7)
+    record = CheckpointRecord.of(tmp_path / "model", "last", step=7)
     assert record == CheckpointRecord(str(tmp_path / "model"), "last", 7, expected)
-    assert CheckpointRecord.of(tmp_path / "model", "last", 7, {"train": 2}).missing == {"train": 2}
+    assert CheckpointRecord.of(tmp_path / "model", "last", step=7, missing={"train": 2}).missing == {"train": 2}
     with pytest.raises(WeightsError, match="give the folder of a saved model"):
         fingerprint(tmp_path)
 

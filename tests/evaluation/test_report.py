@@ -27,7 +27,7 @@ def test_a_query_bank_is_asked_for_before_anything_is_scored(
     benchmark = Benchmark("mine", train, None, system.benchmark.test)
     evaluation = Evaluation(replace(system, benchmark=benchmark), "test")
 
-    def too_early(*_: object) -> None:
+    def too_early(*_: object, **__: object) -> None:
         raise AssertionError("scored in vain")
 
     monkeypatch.setattr(report, "score_split", too_early)

@@ -245,7 +245,7 @@ def test_only_the_first_process_talks_and_writes(models: Path, world_config: Pat
     model, scores, *refused = said[0]
     assert "text → video" in model[0]
     assert json.loads((tmp_path / "a").read_text())["environment"]["processes"] == 3
-    alone = report.matrix_result(torch.from_numpy(matrix), torch.arange(5), "", "captions", dsl=True)
+    alone = report.matrix_result(torch.from_numpy(matrix), torch.arange(5), source="", candidates="captions", dsl=True)
     assert json.loads((tmp_path / "b").read_text())["metrics"] == alone.metrics
     assert "dual softmax" in scores[0]
     for (out, err), part in zip(refused, ("nothing", "torch sees 0 GPUs", "--splat"), strict=True):

@@ -89,11 +89,11 @@ def test_hidden_contents_are_not_found(folder: Path) -> None:
     store = Snapshot.open(folder)
     hidden = {content(name) for name in NAMES[1:]}
     for rows in (None, range(0, 60), range(2, 60)):
-        finder = RowFinder(store, head(), CPU, hidden, rows=rows)
+        finder = RowFinder(store, head(), CPU, hidden=hidden, rows=rows)
         # What is known of the rows from the first search serves the second.
         for found in (finder.find(queries(store, [0]), 60), finder.find(queries(store, [0]), 60)):
             assert sorted(found.ranked[0][0].tolist()) == list(range(2 if rows == range(2, 60) else 0, 5))
-    empty = RowFinder(store, head(), CPU, hidden, rows=range(30, 40)).find(queries(store, [0, 1]), 5)
+    empty = RowFinder(store, head(), CPU, hidden=hidden, rows=range(30, 40)).find(queries(store, [0, 1]), 5)
     assert [len(rows) for rows, _ in empty.ranked] == [0, 0]
     assert empty.coverage == Coverage(1, 1)
 
@@ -105,10 +105,12 @@ def test_hidden_contents_leave_room_for_the_rest(folder: Path, monkeypatch: pyte
     store = Snapshot.open(folder)
     hidden = {content(name) for name in NAMES[1:]}
     for rows in (None, range(2, 60)):
-        found = RowFinder(store, head(), CPU, hidden, exact_segments=1, rows=rows).find(queries(store, [30]), 2)
+        found = RowFinder(store, head(), CPU, hidden=hidden, exact_segments=1, rows=rows).find(queries(store, [30]), 2)
         assert set(found.ranked[0][0].tolist()) <= set(range(5)) - set(range(rows.start if rows else 0))
         assert len(found.ranked[0][0]) == 2
-    two = RowFinder(store, head(), CPU, hidden, exact_segments=1).find(queries(store, [30]), 2, where="duration < 0")
+    two = RowFinder(store, head(), CPU, hidden=hidden, exact_segments=1).find(
+        queries(store, [30]), 2, where="duration < 0"
+    )
     assert len(two.ranked[0][0]) == 0
 
 

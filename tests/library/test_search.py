@@ -215,7 +215,7 @@ def test_a_filter_makes_a_small_library_of_a_large_one(
     # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
     size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
     monkeypatch.setattr(library.model, "relevance", size)
-    searcher = Searcher(store, library.model, exact_segments)
+    searcher = Searcher(store, library.model, exact_segments=exact_segments)
     whole = store.count()
     one = store.segments(["video_id"])["video_id"].to_pylist()[0]
     few = store.segments(["video_id"])["video_id"].to_pylist().count(one)

@@ -295,7 +295,7 @@ def test_the_toy_model_learns_eight_pairs_by_heart(preset: str) -> None:
     # Long after all is learned, the KL term alone would go on widening the Gaussians.
     for step in range(30):
         encoded = model.encode_text(texts), model.encode_video(frames)
-        terms = prota_loss(model.score(*encoded), *encoded, model.logit_scale, model.config.loss)
+        terms = prota_loss(model.score(*encoded), *encoded, logit_scale=model.logit_scale, config=model.config.loss)
         optimiser.zero_grad()
         terms.total.backward()
         # As in training: with λ = 100 single gradients are large, and the rates here are higher than any recipe's.

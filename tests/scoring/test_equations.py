@@ -106,15 +106,15 @@ def test_eq_5_intra_modality() -> None:
 
     mask = real(2)
     softmax = [1 / (1 + math.e), math.e / (1 + math.e)]
-    close(intra_modality(gram, tokens, mask, add, ScoreConfig()), vector(*softmax))
+    close(intra_modality(gram, tokens, mask, mlp=add, config=ScoreConfig()), vector(*softmax))
     sigmoid = [1 / (1 + math.exp(-4)), 1 / (1 + math.exp(-5))]
     close(
-        intra_modality(gram, tokens, mask, add, ScoreConfig(intra="sigmoid")),
+        intra_modality(gram, tokens, mask, mlp=add, config=ScoreConfig(intra="sigmoid")),
         vector(*sigmoid),
     )
-    close(intra_modality(gram, tokens, mask, add, ScoreConfig(intra="none")), vector(4.0, 5.0))
+    close(intra_modality(gram, tokens, mask, mlp=add, config=ScoreConfig(intra="none")), vector(4.0, 5.0))
     # Without a Gram matrix the MLP sees the bare tokens: 2 and 4.
-    close(intra_modality(None, tokens, mask, add, ScoreConfig(intra="none")), vector(2.0, 4.0))
+    close(intra_modality(None, tokens, mask, mlp=add, config=ScoreConfig(intra="none")), vector(2.0, 4.0))
 
 
 def test_eq_6_inter_modality() -> None:

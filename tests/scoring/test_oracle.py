@@ -42,7 +42,7 @@ def test_whole_presets_equal_the_oracle_on_random_shapes(preset: str, seed: int)
     torch.testing.assert_close(case.scores(), case.oracle_scores(), rtol=0, atol=1e-9)
     texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
     scale = torch.tensor(2.0, dtype=torch.float64)
-    terms = prota_loss(case.head.score(texts, videos), texts, videos, scale, config.loss).floats()
+    terms = prota_loss(case.head.score(texts, videos), texts, videos, logit_scale=scale, config=config.loss).floats()
     expected = oracle.loss_terms(*case.items(), *case.oracle_heads(), config.score, case.distribution, config.loss, 2.0)
     assert terms == pytest.approx(expected, abs=1e-9, rel=1e-9)
 

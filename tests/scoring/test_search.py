@@ -60,7 +60,7 @@ def test_videos_that_are_not_allowed_are_not_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "_BLOCK", 4)
     head, texts, clips = library()
     allowed = torch.arange(23) % 3 == 1
-    scores, places = search(head, texts, clips, 8, allowed)
+    scores, places = search(head, texts, clips, 8, allowed=allowed)
     assert allowed[places[torch.isfinite(scores)]].all()
     assert torch.isfinite(scores).sum(dim=1).tolist() == [8, 8, 8]
 
@@ -85,7 +85,7 @@ def test_what_is_allowed_must_be_said_of_every_video(allowed: Tensor, given: str
     head, texts, clips = library()
     for videos in (clips, VideoBank.of(clips)):
         with pytest.raises(ValueError, match=rf"each of the 23 videos; got .*{given}"):
-            search(head, texts, videos, 3, allowed)
+            search(head, texts, videos, 3, allowed=allowed)
 
 
 @pytest.mark.interpreter

@@ -30,7 +30,10 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     """Jobs of which none ever begins."""
     begin = threading.Event()
     monkeypatch.setattr(Jobs, "_do", lambda *_: begin.wait())
-    jobs = Jobs(order_for(tmp_path / "library", None, "cpu", (os.path.realpath(tmp_path),), 1.0), lambda: None)
+    jobs = Jobs(
+        order_for(tmp_path / "library", None, device="cpu", within=(os.path.realpath(tmp_path),), timeout=1.0),
+        lambda: None,
+    )
     yield jobs
     begin.set()
     jobs.close()

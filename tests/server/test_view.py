@@ -122,7 +122,7 @@ def test_a_library_on_object_storage(world: World) -> None:
             wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 2)
             assert client.get("/api/v1/segments/1/thumbnail").status_code == 200
         # What jobs are told.
-        assert order_for(place, None, "cpu", (), 1.0).library == place
+        assert order_for(place, None, device="cpu", within=(), timeout=1.0).library == place
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,9 @@ def found(library: Library, name: str) -> set[str]:
     names = {record.video_id: Path(record.path).stem for record in files if "copy" not in record.path}
     there = Folders((record.path, record.video_id) for record in files)
     assert there.names == ["best", "deep", "take"]
-    return {names[hit.video.video_id] for hit in library.search("red", 20, there.condition(name), everything=True)}
+    return {
+        names[hit.video.video_id] for hit in library.search("red", 20, where=there.condition(name), everything=True)
+    }
 
 
 @pytest.mark.parametrize(("videos", "tops"), [(500, 50), (0, 50), (0, 0)])

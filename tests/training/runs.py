@@ -38,7 +38,7 @@ def train(config: Path, run: Path, *overrides: str, stop_after: int | None = Non
     experiment = Experiment.load(config, overrides)
     folder = RunFolder(run)
     folder.claim(experiment)
-    trainer = Trainer(experiment, folder, ALONE, allow_missing)
+    trainer = Trainer(experiment, folder, ALONE, allow_missing=allow_missing)
     steps = 0
 
     def should_stop() -> bool:

@@ -47,7 +47,7 @@ def test_what_rows_and_runs_set_themselves_is_refused(table: str, override: str,
     config = tmp_path / "experiment.toml"
     config.write_text(Experiment.build("prota", "toy").to_toml(), encoding="utf-8")
     with pytest.raises(ConfigError, match=said):
-        run_table(table, config, [override], 1, tmp_path / "out", ALONE)  # type: ignore[arg-type]
+        run_table(table, config, overrides=[override], seeds=1, out=tmp_path / "out", world=ALONE)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 

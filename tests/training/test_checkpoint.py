@@ -31,7 +31,7 @@ def folders(run: RunFolder) -> list[str]:
 def test_last_and_best_are_kept_and_no_other(tmp_path: Path) -> None:
     run, model, optimiser = make(tmp_path)
     for step, best in ((1, False), (2, True), (3, False), (4, False)):
-        run.save(model, optimiser, TrainingState(step, 0), best)
+        run.save(model, optimiser, TrainingState(step, 0), best=best)
     assert folders(run) == ["step-00000002", "step-00000004"]
     assert run.state("best").step == 2
     assert run.state("last").step == 4

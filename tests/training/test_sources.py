@@ -229,7 +229,7 @@ def test_without_sources_a_run_is_what_it_was(world_config: Path) -> None:
     experiment = Experiment.load(world_config)
     assert (experiment.sources, experiment.share) == ({}, 1.0)
     one = source("a", 11, 3, 1.0)
-    assert one.batches(2) == epoch_batches(one.split, 3, "one", 0, 2)
+    assert one.batches(2) == epoch_batches(one.split, 3, captions="one", seed=0, epoch=2)
     assert Schedule([one], 5).ends == [3, 6, 9, 12, 15]
     assert torch.equal(
         torch.tensor([Schedule([one], 5).place(step).epoch for step in range(15)]), torch.arange(15) // 3

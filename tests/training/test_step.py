@@ -69,7 +69,7 @@ def test_micro_batches_give_the_gradients_of_the_batch(preset: str, micro_batch:
     model = toy(preset)
     twin = copy.deepcopy(model)
     expected = backward_step(model, whole_batch(model), ALONE)
-    actual = backward_step(twin, whole_batch(model), ALONE, micro_batch)
+    actual = backward_step(twin, whole_batch(model), ALONE, micro_batch=micro_batch)
     assert actual.floats() == pytest.approx(expected.floats(), abs=1e-12)
     assert_same(gradients(twin), gradients(model))
 
@@ -101,7 +101,7 @@ def test_micro_batches_of_several_captions_give_the_gradients_of_the_batch(
     model = toy("prota", *settings)
     twin = copy.deepcopy(model)
     expected = backward_step(model, make(model), ALONE)
-    actual = backward_step(twin, make(model), ALONE, micro_batch)
+    actual = backward_step(twin, make(model), ALONE, micro_batch=micro_batch)
     assert actual.floats() == pytest.approx(expected.floats(), abs=1e-12)
     assert_same(gradients(twin), gradients(model))
 
@@ -146,7 +146,7 @@ def _work(rank: int, size: int, folder: str) -> None:
     world = World(rank, size, torch.device("cpu"))
     for name, (preset, overrides, micro_batch) in CASES.items():
         model = toy(preset, *overrides)
-        terms = backward_step(model, batch_of(name, model).part(world.share(8)), world, micro_batch)
+        terms = backward_step(model, batch_of(name, model).part(world.share(8)), world, micro_batch=micro_batch)
         average_gradients(model.parameters(), world)
         result = {"gradients": gradients(model), "total": world.mean(terms.total)}
         torch.save(result, f"{folder}/{name}-{rank}.pt")

@@ -224,9 +224,9 @@ def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tm
     run.claim(experiment)
     original = run.save
 
-    def save(model: Any, optimiser: Any, state: Any, *others: Any) -> Path:
+    def save(model: Any, optimiser: Any, state: Any, **others: Any) -> Path:
         saved.append(state.step)
-        return original(model, optimiser, state, *others)
+        return original(model, optimiser, state, **others)
 
     run.save = save  # type: ignore[method-assign]
     Trainer(experiment, run, ALONE).fit()

@@ -270,5 +270,5 @@ def test_a_frame_that_the_decoder_calls_damaged_is_not_given_away(
     decode_frames(path, [4, 8, 20])
 
 
-def _from_the_start(walk: Callable[..., Any], *arguments: Any, seek: bool) -> Any:
-    return walk(*arguments, seek=False)
+def _from_the_start(walk: Callable[..., Any], *arguments: Any, threads: int, seek: bool) -> Any:
+    return walk(*arguments, threads=threads, seek=False)

@@ -33,7 +33,10 @@ def test_only_the_first_seconds_are_sampled() -> None:
     times = np.arange(100) / 10
     # As if the clip ended there.
     assert uniform_indices(times, 10.0, 5, max_seconds=5.0).tolist() == [5, 15, 25, 35, 45]
-    assert uniform_indices(times, 10.0, 5, 3, 5.0).tolist() == uniform_indices(times[:50], 5.0, 5, 3).tolist()
+    assert (
+        uniform_indices(times, 10.0, 5, jitter=3, max_seconds=5.0).tolist()
+        == uniform_indices(times[:50], 5.0, 5, jitter=3).tolist()
+    )
     # The frame that is shown when the time is up is not seen, however its stamp was rounded.
     for nudge in (-1e-9, 0, 1e-9):
         assert uniform_indices(times + nudge, 10.0, 8, max_seconds=0.8).tolist() == list(range(8))
@@ -50,10 +53,10 @@ def test_only_the_first_seconds_are_sampled() -> None:
 def test_a_limit_binds_longer_clips_alone(gaps: list[float], count: int, jitter: int, max_seconds: float) -> None:
     times = np.concatenate([[0.0], np.cumsum(gaps)])
     duration = float(times[-1] + 0.1)
-    chosen = uniform_indices(times, duration, count, jitter, max_seconds)
+    chosen = uniform_indices(times, duration, count, jitter=jitter, max_seconds=max_seconds)
     assert (times[chosen] < max_seconds).all()
     if duration <= max_seconds:
-        assert chosen.tolist() == uniform_indices(times, duration, count, jitter).tolist()
+        assert chosen.tolist() == uniform_indices(times, duration, count, jitter=jitter).tolist()
 
 
 @pytest.mark.parametrize("available", [1, 2, 12])
@@ -72,7 +75,7 @@ def test_a_short_clip_gives_all_its_frames_once(available: int) -> None:
 def test_the_middle_ones_are_the_plain_choice(gaps: list[float], count: int, jitter: int) -> None:
     times = np.concatenate([[0.0], np.cumsum(gaps)])
     duration = float(times[-1] + 0.1)
-    chosen = uniform_indices(times, duration, count, jitter)
+    chosen = uniform_indices(times, duration, count, jitter=jitter)
     assert (np.diff(chosen) >= 0).all()
     assert len(chosen) == (len(times) if len(times) <= count else count * jitter)
     middle = chosen[middle_indices(len(chosen), count, jitter)]

@@ -24,7 +24,7 @@ def test_no_addresses(text: str) -> None:
 
 def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "find_spec", lambda name: None)
-    with pytest.raises(RuntimeError, match=r"pip install 'ray\[data,default\]'"), connect():
+    with pytest.raises(RuntimeError, match=r"pip install 'ray\[default\]'"), connect():
         pass
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prota.library import manage
-from prota.library.indexing import IndexOptions, commits, pipeline
+from prota.library.indexing import IndexOptions, IndexReport, commits, pipeline
 from prota.library.indexing.encoding import encode_video
-from prota.library.indexing.executor import Event, Executor, Failed, LocalExecutor, Part, Read, Task, fingerprint
+from prota.library.indexing.executor import Event, Failed, Part, Read, Task, fingerprint, part_of
 from prota.library.indexing.reading import read_video
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
-from prota.library.storage.writer import Writer
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile
 from prota.workers.process_pool import Outcome
@@ -36,11 +35,8 @@ def model() -> ProTA:
 class InOrder:
     """One task after the other, in this process; a function may change the events of a read."""
 
-    def __init__(
-        self, writer: Writer, model: ProTA, _: IndexOptions, change: Callable[[Read, Event], list[Event]]
-    ) -> None:
-        self.local = LocalExecutor(partial(encode_video, model))
-        self.change = change
+    def __init__(self, model: ProTA, change: Callable[[Read, Event], list[Event]]) -> None:
+        self.model, self.change = model, change
 
     def run(self, tasks: deque[Task]) -> Generator[list[Event], None, None]:
         while tasks:
@@ -48,15 +44,16 @@ class InOrder:
             if isinstance(task, FoundFile):
                 yield [fingerprint(task)]
             else:
-                outcome = Outcome(read_video(task.request), None, 0.0)
-                yield self.change(task, self.local._encoded(task, outcome))
+                content = read_video(task.request)
+                part = part_of(task, Outcome(content, None, 0.0))
+                assert isinstance(part, Part)
+                segments = encode_video(self.model, task.record.video_id, content)
+                yield self.change(task, replace(part, segments=segments))
 
 
-def index(folder: Path, model: ProTA, change: Callable[[Read, Event], list[Event]]) -> pipeline.IndexReport:
-    def maker(writer: Writer, model: ProTA, options: IndexOptions) -> Executor:
-        return InOrder(writer, model, options, change)
-
-    return Library.open(folder / "lib", model).index(folder / "v", OPTIONS, executor=maker)
+def index(folder: Path, model: ProTA, change: Callable[[Read, Event], list[Event]]) -> IndexReport:
+    library = Library.open(folder / "lib", model)
+    return library.index(folder / "v", OPTIONS, executor=lambda _writer, model, _options: InOrder(model, change))
 
 
 def test_all_parts_of_a_film_are_given_away_when_the_first_is_known_before_other_files(

@@ -27,12 +27,12 @@ from prota.library.storage.writer import Writer
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile, Unreadable, below, walk
 
-__all__ = ["ExecutorMaker", "Pipeline", "local_executor"]
+__all__ = ["ExecutorMaker", "Pipeline"]
 
 ExecutorMaker = Callable[[Writer, ProTA, IndexOptions], Executor]
 
 
-def local_executor(_: Writer, model: ProTA, options: IndexOptions) -> Executor:
+def _local_executor(_: Writer, model: ProTA, options: IndexOptions) -> Executor:
     """This machine, with the model in this process."""
     return LocalExecutor(partial(encode_video, model), workers=options.workers, timeout=options.timeout)
 
@@ -71,7 +71,7 @@ class Pipeline:
         if plan.frames > encoder.frames:
             raise LibraryError(f"{plan.frames} frames a segment are too many; the model takes {encoder.frames} at most")
         self.request = partial(ReadRequest, plan=plan, size=encoder.image_size, extent=encoder.picture, count=PART)
-        self.executor = (executor or local_executor)(writer, model, self.options)
+        self.executor = (executor or _local_executor)(writer, model, self.options)
         self.notify, self.should_stop = report, should_stop
         self.report = IndexReport()
         self._known = KnownFiles(writer.snapshot.videos())

@@ -42,7 +42,7 @@ from serve import WORDS, fill, made_up
 
 from prota.cluster.shards import ShardedFinder
 from prota.config.model import Config
-from prota.library.finding import RowFinder
+from prota.library.search.rows import RowFinder
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
 from prota.models import shipped

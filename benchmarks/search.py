@@ -34,8 +34,8 @@ import torch
 
 from prota.config.model import Config
 from prota.library import manage
-from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
+from prota.library.search.rows import CANDIDATES, FILTERED_CANDIDATES
 from prota.library.storage.maintenance import FRAGMENT_ROWS
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import segment_rows
@@ -252,9 +252,9 @@ def compare(folder: Path, model_name: str, captions: list[str], int8: bool) -> N
 
     model = ProTA.from_pretrained(model_name).eval()
     library = Library.open(folder, model.use_int8() if int8 else model)
-    store = library.searcher.store
+    store = library.view.snapshot
     with torch.inference_mode():
-        texts = [library.searcher.encode(caption).tokens for caption in captions]
+        texts = [query.tokens for caption in captions for query in library.view.encode([caption])]
         full, truth = exact(store, library.model.head, texts)
         print(f"{store.count():,} segments, {len(texts)} captions; exact p50 {full['p50']:.1f} ms")
         for candidates in (20, 50, 100, 200, CANDIDATES):

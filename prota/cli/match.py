@@ -26,7 +26,7 @@ def match(
 ) -> None:
     """Order captions by how well they describe a clip or a picture."""
     lines = read_lines(captions)
-    from prota.library.clips import match_captions
+    from prota.library.search.clips import match_captions
     from prota.model.prota import ProTA
     from prota.runtime import start_world
 

@@ -13,8 +13,8 @@ from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_
 from prota.errors import ProtaError
 
 if TYPE_CHECKING:
-    from prota.library.library import Library
-    from prota.library.search import Hit, Query
+    from prota.library.search.hits import Hit, MomentExplanation, Results
+    from prota.library.search.view import View
 
 __all__ = ["search"]
 
@@ -54,37 +54,32 @@ def search(
     texts = _queries(words, queries, like)
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
-    from prota.library.clips import like_query, parse_clip
     from prota.library.library import Library
     from prota.library.records import LibraryError
-    from prota.library.storage.location import Location
-    from prota.library.storage.versions import read_library
+    from prota.library.search.clips import clip_query, parse_clip
     from prota.runtime import start_world
 
     try:
         clip = None if like is None else parse_clip(like)
     except LibraryError as error:
         raise typer.BadParameter(str(error)) from None
-    # Where there is nothing to search, no model need be read to say so.
-    read_library(Location.of(library))
-    opened = Library.open(library, model, str(start_world(device).device))
+    view = Library.open(library, model, str(start_world(device).device), existing=True).view
     best: Hit | None = None
     for text in texts:
-        searcher = opened.searcher
-        query = searcher.encode(text) if clip is None else like_query(opened.model, clip)
+        # One by one: on a CPU, scores of a batch may differ in the last bit.
+        (query,) = view.encode([text]) if clip is None else [clip_query(view.model, clip)]
         if query.cut and not as_json:
-            length = opened.model.text_encoder.length
+            length = view.model.text_encoder.length
             typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
-        found = searcher.search(query, k, where, exact)
-        hits = found if everything else searcher.good(found)
+        (results,) = view.search([query], k, where, exact=exact)
+        hits = results.hits if everything else results.good
         best = best or (hits[0] if hits else None)
         if as_json:
-            answer = _as_dict(opened, query, hits, explain) | {"no_good_match": bool(found) and not hits}
-            print_json(answer)
-        elif found and not hits:
-            typer.echo(f"no good match for “{query.text}” (--all shows the {len(found)} nearest)")
+            print_json(_as_dict(view, results, hits, explain))
+        elif results.hits and not hits:
+            typer.echo(f"no good match for “{query.text}” (--all shows the {len(results.hits)} nearest)")
         else:
-            _show(opened, query, hits, explain)
+            _show(view, results, hits, explain)
     if open_best and best is not None:
         _open(best)
 
@@ -95,9 +90,9 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
     if like is not None:
         return [like]
     texts = [" ".join(words or [])] if file is None else read_lines(file)
-    from prota.library.search import has_words
+    from prota.library.search.queries import words_of
 
-    texts = [text for text in texts if has_words(text)]
+    texts = [text for text in texts if words_of(text)]
     if not texts:
         if file is not None:
             raise typer.BadParameter(f"{file} has no query: write one a line, in words")
@@ -105,25 +100,17 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
     return texts
 
 
-def _as_dict(library: Library, query: Query, hits: list[Hit], explain: bool) -> dict[str, Any]:
-    found = []
+def _as_dict(view: View, results: Results, hits: list[Hit], explain: bool) -> dict[str, Any]:
+    query, moments = results.query, []
     for hit in hits:
-        entry: dict[str, Any] = {
-            "path": hit.video.path, "video_id": hit.video.video_id, "kind": hit.video.kind,
-            "start": round(hit.start, 3), "end": round(hit.end, 3), "best": round(hit.best, 3), "score": hit.score,
-            "relevance": hit.relevance,
-        }  # fmt: skip
+        moment = {"path": hit.video.path, "video_id": hit.video.video_id, **hit.fields()}
         if explain:
-            explanation = library.searcher.explain(query, hit.row)
-            words = explanation.by_word(library.model.text_encoder.words(query.text))
-            entry["words"] = [{"word": word.text, "adds": word.contribution} for word in words]
-            times = library.searcher.frame_times(hit.row)
-            entry["frames"] = [
-                {"second": round(second, 3), "adds": float(adds)}
-                for second, adds in zip(times, explanation.video_contributions, strict=True)
-            ]
-        found.append(entry)
-    return {"query": query.text, "cut": query.cut, "moments": found}
+            why = view.explain(query, hit.row)
+            moment["words"] = [{"word": word.text, "adds": word.contribution} for word in why.words]
+            moment["frames"] = [{"second": round(frame.time, 3), "adds": frame.contribution} for frame in why.frames]
+        moments.append(moment)
+    no_good_match = bool(results.hits) and not hits
+    return {"query": query.text, "cut": query.cut, "moments": moments, "no_good_match": no_good_match}
 
 
 def _clock(seconds: float) -> str:
@@ -138,18 +125,18 @@ def _short(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> None:
+def _show(view: View, results: Results, hits: list[Hit], explain: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
-    console = Console()
+    console, text = Console(), escape(results.query.text)
     if not hits:
-        console.print(f"nothing found for “{escape(query.text)}”")
+        console.print(f"nothing found for “{text}”")
         return
     number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
     video = Column("video", overflow="fold")
-    table = Table(number, moment, video, match, score, title=f"“{escape(query.text)}”")
+    table = Table(number, moment, video, match, score, title=f"“{text}”")
     for place, hit in enumerate(hits, start=1):
         table.add_row(
             str(place),
@@ -161,23 +148,20 @@ def _show(library: Library, query: Query, hits: list[Hit], explain: bool) -> Non
     show_table(table, narrowest=60)
     if explain:
         for place, hit in enumerate(hits[:3], start=1):
-            _explain(console, library, query, hit, place=place)
+            _explain(console, place, hit, view.explain(results.query, hit.row))
 
 
-def _explain(console: Any, library: Library, query: Query, hit: Hit, *, place: int) -> None:
+def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None:
     """Bars of what words and seconds add; they sum to the score."""
     from rich.cells import cell_len
     from rich.markup import escape
 
-    explanation = library.searcher.explain(query, hit.row)
-    words = explanation.by_word(library.model.text_encoder.words(query.text))
-    times = library.searcher.frame_times(hit.row)
-    frames = ["the picture"] if hit.video.kind == "picture" else [_clock(time) for time in times]
-    rows = [(word.text, word.contribution) for word in words]
-    rows += zip(frames, explanation.video_contributions.tolist(), strict=True)
+    rows = [(word.text, word.contribution) for word in why.words]
+    picture = hit.video.kind == "picture"
+    rows += [("the picture" if picture else _clock(frame.time), frame.contribution) for frame in why.frames]
     largest = max(abs(value) for _, value in rows) or 1.0
     width = max(cell_len(name) for name, _ in rows)
-    console.print(f"\n{place}. why, adding up to {explanation.score:.3f} ({escape(_short(hit.video.path))})")
+    console.print(f"\n{place}. why, adding up to {why.score:.3f} ({escape(_short(hit.video.path))})")
     for name, value in rows:
         bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
         padding = " " * (width - cell_len(name))

@@ -27,8 +27,8 @@ import torch
 from ray.exceptions import RayError, RayTaskError
 
 from prota.errors import ClusterError, one_line
-from prota.library.finding import EXACT_SEGMENTS, Coverage, Found, Ranked, RowFinder, without_file
-from prota.library.records import LibraryError, ModelStamp
+from prota.library.records import EXACT_SEGMENTS, LibraryError, ModelStamp
+from prota.library.search.rows import Coverage, Ranked, RowFinder, TopRows
 from prota.library.storage.location import Location
 from prota.library.storage.reader import Rows, Snapshot
 from prota.library.storage.versions import Head, read_library
@@ -187,7 +187,7 @@ class ShardedFinder:
             self.close()
             raise ClusterError(f"a shard died while it was loaded ({one_line(error)})") from None
 
-    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
         """As `RowFinder.find`; shards that are gone, or miss the deadline, are left out of the coverage."""
         # Stored once for all shards; arguments are copied for each.
         question = ray.put(tokens.to("cpu"))
@@ -211,7 +211,7 @@ class ShardedFinder:
         if refusals and not answers:
             # Refused by all: a filter that is not valid, or files of this version that were cleaned up.
             raise LibraryError(refusals[0])
-        return Found(merged(answers, len(tokens), count), Coverage(len(answers), len(self.shards)))
+        return TopRows(merged(answers, len(tokens), count), Coverage(len(answers), len(self.shards)))
 
     def tokens(self, rows: Rows) -> PreparedTokens:
         """Of single rows, read by this process."""
@@ -267,7 +267,7 @@ def _specs(store: Snapshot, shards: int, use_gpus: bool) -> list[ShardSpec]:
     resources = ray.cluster_resources()
     gpus = int(resources.get("GPU", 0)) if use_gpus else 0
     cpus, nodes = int(resources.get("CPU", 1)), sum(node["Alive"] for node in ray.nodes())
-    rows, hidden, folder = store.count(), without_file(store.videos()), store.location.absolute()
+    rows, hidden, folder = store.count(), store.hidden, store.location.absolute()
     library = read_library(folder)
     ranges = divide(rows, shards or default_shards(rows, nodes, cpus, gpus))
     threads = max(1, cpus // max(1, len(ranges)))

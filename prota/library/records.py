@@ -10,7 +10,10 @@ import numpy as np
 from prota.errors import ProtaError
 from prota.video.walk import FoundFile
 
-__all__ = ["LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
+__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
+
+# Up to this number all segments are scored; in larger libraries a vector index finds candidates first.
+EXACT_SEGMENTS = 20_000
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]

@@ -12,6 +12,7 @@ from torch import Tensor
 from prota.library.records import ModelStamp
 from prota.library.storage.reader import SegmentTokens
 from prota.model.prota import ProTA
+from prota.scoring.score import pooled
 from prota.types import PreparedTokens
 
 __all__ = ["pooled_vectors", "stamp_of", "stored_tokens"]
@@ -34,7 +35,7 @@ def stamp_of(model: ProTA, name: str) -> ModelStamp:
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:
     """[S, D] unit vectors: tokens by their own weights. The candidate stage of a search compares these."""
-    return torch.nn.functional.normalize(torch.einsum("an,and->ad", items.weight, items.direction), dim=-1)
+    return torch.nn.functional.normalize(pooled(items), dim=-1)
 
 
 def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool = False) -> PreparedTokens:

@@ -25,7 +25,7 @@ from prota.scoring.distributions import GaussianHead, TokenMlp
 from prota.scoring.similarity import cosine_similarity, gram_block, token_similarity
 from prota.types import Explanation, PreparedTokens, TokenGaussians, Tokens
 
-__all__ = ["ScoreHead"]
+__all__ = ["ScoreHead", "pooled"]
 
 # Elements of one pair tensor in a block; about ten such tensors are alive at a time. What fits the caches of a CPU
 # would keep a GPU waiting for its next kernel.
@@ -132,7 +132,7 @@ class ScoreHead(nn.Module):
         texts, videos = _checked(texts, self.config), _checked(videos, self.config)
         with torch.autocast(texts.direction.device.type, enabled=False):
             if self.config.aggregation == "pooling":
-                return _pooled(texts) @ _pooled(videos).T
+                return pooled(texts) @ pooled(videos).T
             elements = block_elements or _BLOCK_ELEMENTS.get(texts.direction.device.type, _BLOCK_ELEMENTS["cpu"])
             rows, columns = self._block_shape(texts, videos, elements)
             video_blocks = _blocks(videos, columns)
@@ -244,7 +244,8 @@ def _points(source: Tokens | TokenGaussians) -> Tensor:
     return source.mean if isinstance(source, TokenGaussians) else source.embeddings
 
 
-def _pooled(items: PreparedTokens) -> Tensor:
+def pooled(items: PreparedTokens) -> Tensor:
+    """[A, D], tokens summed by their own weights."""
     return torch.einsum("an,and->ad", items.weight, items.direction)
 
 

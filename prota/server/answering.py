@@ -1,7 +1,7 @@
 """Answers to queries: one worker thread encodes, searches and renders JSON for all waiting requests in batches.
 
-The way of a query: `routes.search` parses and checks it, `QueryWorker.ask` looks it up and submits it (event loop) →
-`QueryWorker._answer` (worker thread): `_encode` → `best_segments` → `Search.answer` → JSON → the response (event loop).
+`routes.search` parses a query, `QueryWorker.ask` looks it up and submits it (event loop) → `QueryWorker._answer`:
+`View.encode` → `View.search` → `Search.answer` → JSON (worker thread) → the response (event loop).
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from prota.server.queueing import Batcher, LruCache
 from prota.server.schemas import (
     Answer,
     Explained,
-    FrameShare,
     Kind,
     LikeRequest,
     MomentFound,
     TimelineSegment,
-    WordShare,
 )
-from prota.server.view import View
+from prota.server.view import LibraryVersion
 
 if TYPE_CHECKING:
     from prota.library.records import ModelStamp
-    from prota.library.search import BestSegments, Hit, Query, Searcher
+    from prota.library.search.hits import Hit, Results
+    from prota.library.search.queries import Query
+    from prota.library.search.view import View
 
 __all__ = ["Explain", "Filters", "QueryWorker", "Search", "Timeline", "timeline", "title_of"]
 
@@ -56,7 +56,7 @@ class Filters:
     before: date | None = None
     kind: Kind | None = None
 
-    def condition(self, view: View) -> str | None:
+    def condition(self, library: LibraryVersion) -> str | None:
         """SQL over the segments; of the client's input it contains only numbers, dates and quoted names."""
         parts = []
         if self.kind is not None:
@@ -74,25 +74,25 @@ class Filters:
             # Until the end of that day.
             parts.append(f"modified < timestamp '{(self.before + timedelta(days=1)).isoformat()} 00:00:00'")
         if self.folder is not None:
-            parts.append(view.folders.condition(self.folder))
+            parts.append(library.folders.condition(self.folder))
         return " AND ".join(parts) or None
 
 
 @dataclass(frozen=True)
 class Task:
-    """A request for the worker, with the view it began with."""
+    """A request for the worker, with the version of the library that it began with."""
 
-    view: View
+    library: LibraryVersion
     source: str | LikeRequest | Query
     """What to look for: words, a stretch of a video of the library, or an encoded clip."""
 
     @property
-    def searcher(self) -> Searcher:
-        assert self.view.searcher is not None
-        return self.view.searcher
+    def view(self) -> View:
+        assert self.library.view is not None
+        return self.library.view
 
-    def answer(self, query: Query, best: BestSegments | None) -> BaseModel:
-        """``best``: of a search, its best segments."""
+    def answer(self, query: Query, results: Results | None) -> BaseModel:
+        """``results``: of a search."""
         raise NotImplementedError
 
 
@@ -112,26 +112,24 @@ class Search(Task):
         """For the cache of answers; None: only answers to words are cached."""
         if not isinstance(self.source, str):
             return None
-        return self.view.number, self.source, self.k, self.filters, self.everything
+        return self.library.number, self.source, self.k, self.filters, self.everything
 
-    def answer(self, query: Query, best: BestSegments | None) -> Answer:
+    def answer(self, query: Query, results: Results | None) -> Answer:
         """Good matches apart from weaker ones."""
-        assert best is not None
-        found = self.searcher.moments(query, best, self.k)
-        good = self.searcher.good(found)
-        shown = found if self.everything else good
-        version = self.view.version
+        assert results is not None
+        shown = results.hits if self.everything else results.good
+        version = self.library.version
         return Answer(
             query=readable(query.text),
             cut=query.cut,
-            no_good_match=bool(found) and not good,
+            no_good_match=results.no_good_match,
             version=version,
             took_ms=self.took_ms(),
-            partial=best.coverage.partial,
-            shards=best.coverage.shards,
-            shards_answered=best.coverage.answered,
+            partial=results.coverage.partial,
+            shards=results.coverage.shards,
+            shards_answered=results.coverage.answered,
             moments=[_moment(hit, version) for hit in shown],
-            weaker=[_moment(hit, version) for hit in found if hit not in shown],
+            weaker=[_moment(hit, version) for hit in results.hits if hit not in shown],
         )
 
     def took_ms(self) -> float:
@@ -144,26 +142,8 @@ class Explain(Task):
 
     row: int
 
-    def answer(self, query: Query, best: BestSegments | None) -> Explained:
-        found = self.searcher.explain(query, self.row)
-        words = found.by_word(self.searcher.model.text_encoder.words(query.text))
-        times = self.searcher.frame_times(self.row)
-        columns = zip(times, found.video_contributions.tolist(), found.video_weight.tolist(), strict=True)
-        return Explained(
-            score=found.score,
-            words=[
-                WordShare(
-                    text=readable(word.text),
-                    contribution=word.contribution,
-                    weight=word.weight,
-                    uncertainty=word.uncertainty,
-                    rest=word.rest,
-                )
-                for word in words
-            ],
-            frames=[FrameShare(time=round(at, 3), contribution=adds, weight=weight) for at, adds, weight in columns],
-            similarities=[list(word.similarities) for word in words],
-        )
+    def answer(self, query: Query, results: Results | None) -> Explained:
+        return Explained.model_validate(self.view.explain(query, self.row), from_attributes=True)
 
 
 @dataclass(frozen=True)
@@ -172,8 +152,8 @@ class Timeline(Task):
 
     video_id: str
 
-    def answer(self, query: Query, best: BestSegments | None) -> RootModel[list[TimelineSegment]]:
-        return timeline(self.view, self.video_id, query)
+    def answer(self, query: Query, results: Results | None) -> RootModel[list[TimelineSegment]]:
+        return timeline(self.library, self.video_id, query)
 
 
 class QueryWorker:
@@ -203,23 +183,23 @@ class QueryWorker:
     def _answer(self, tasks: Sequence[Task]) -> list[str | Exception]:
         encoded = self._encode(tasks)
         queries = [_attempt(_query_of, task, encoded) for task in tasks]
-        best = best_segments(tasks, queries)
-        self.scored_batches += any(found is not None for found in best)
+        results = _searched(tasks, queries)
+        self.scored_batches += bool(results)
         return [
-            query if isinstance(query, Exception) else _attempt(self._render, task, query, found)
-            for task, query, found in zip(tasks, queries, best, strict=True)
+            query if isinstance(query, Exception) else _attempt(self._render, task, query, results.get(place))
+            for place, (task, query) in enumerate(zip(tasks, queries, strict=True))
         ]
 
     def _encode(self, tasks: Sequence[Task]) -> dict[tuple[ModelStamp, str], Query]:
         """All texts of a batch by their model: each text once, and those of one model in one pass."""
-        wanted = {(task.view.store.stamp, task.source): task for task in tasks if isinstance(task.source, str)}
+        wanted = {(task.library.snapshot.stamp, task.source): task for task in tasks if isinstance(task.source, str)}
         found = {key: self._queries.get(key) for key in wanted}
         new: dict[ModelStamp, list[str]] = {}
         for (stamp, text), query in found.items():
             if query is None:
                 new.setdefault(stamp, []).append(text)
         for stamp, texts in new.items():
-            queries = wanted[stamp, texts[0]].searcher.encode_all(texts)
+            queries = wanted[stamp, texts[0]].view.encode(texts)
             self.encoded_batches += 1
             self.encoded_queries += len(texts)
             for text, query in zip(texts, queries, strict=True):
@@ -227,8 +207,8 @@ class QueryWorker:
                 self._queries.put((stamp, text), query)
         return {key: query for key, query in found.items() if query is not None}
 
-    def _render(self, task: Task, query: Query, best: BestSegments | None) -> str:
-        answer = task.answer(query, best)
+    def _render(self, task: Task, query: Query, results: Results | None) -> str:
+        answer = task.answer(query, results)
         if isinstance(task, Search) and isinstance(answer, Answer):
             self.partial += answer.partial
             # The same search may get the whole answer later.
@@ -247,60 +227,44 @@ def _attempt(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T
 
 def _query_of(task: Task, encoded: Mapping[tuple[ModelStamp, str], Query]) -> Query:
     if isinstance(task.source, str):
-        return encoded[task.view.store.stamp, task.source]
-    return _stored_query(task.view, task.source) if isinstance(task.source, LikeRequest) else task.source
+        return encoded[task.library.snapshot.stamp, task.source]
+    return _like_query(task, task.source) if isinstance(task.source, LikeRequest) else task.source
 
 
-def best_segments(tasks: Sequence[Task], queries: Sequence[Query | Exception]) -> list[BestSegments | None]:
-    """The best segments of each search; those with the same view, k and filters are scored in one pass."""
+def _searched(tasks: Sequence[Task], queries: Sequence[Query | Exception]) -> dict[int, Results]:
+    """The results of searches by their place; those with the same version, k and filters are scored in one pass."""
     groups: dict[tuple[int, int, Filters], tuple[Search, dict[int, Query]]] = {}
     for place, (task, query) in enumerate(zip(tasks, queries, strict=True)):
         if isinstance(task, Search) and not isinstance(query, Exception):
-            groups.setdefault((task.view.number, task.k, task.filters), (task, {}))[1][place] = query
-    best: list[BestSegments | None] = [None] * len(tasks)
+            groups.setdefault((task.library.number, task.k, task.filters), (task, {}))[1][place] = query
+    results: dict[int, Results] = {}
     for task, group in groups.values():
-        where = task.filters.condition(task.view)
-        found = task.searcher.best_segments(list(group.values()), task.k, where)
-        for place, segments in zip(group, found, strict=True):
-            best[place] = segments
-    return best
+        where = task.filters.condition(task.library)
+        results |= zip(group, task.view.search(list(group.values()), task.k, where), strict=True)
+    return results
 
 
-def _stored_query(view: View, wanted: LikeRequest) -> Query:
-    """A stretch of a video of the library as a query: the stored tokens of the segment that covers most of it.
+def _like_query(task: Task, wanted: LikeRequest) -> Query:
+    from prota.library.search.clips import stored_query
 
-    A picture's segment has length 0 and is covered by a stretch that includes 0.
-    """
-    from prota.library.search import Query
-    from prota.library.tokens import stored_tokens
-
-    assert view.searcher is not None
-    record, start, end = view.record(wanted.video), wanted.start, wanted.end
-    picture = record.kind == "picture"
-    if end < start or (end == start and not picture):
+    record = task.library.record(wanted.video)
+    if wanted.end < wanted.start or (wanted.end == wanted.start and record.kind != "picture"):
         raise ProblemError(422, "end: must be after start")
-    segments = view.store.segments(["row", "start", "end"], one_of("video_id", [wanted.video])).to_pydict()
-    spans = dict(zip(segments["row"], zip(segments["start"], segments["end"], strict=True), strict=True))
-    covered = {row: min(last, end) - max(first, start) for row, (first, last) in spans.items()}
-    best = max(covered, key=lambda row: covered[row], default=None)
-    if best is None or covered[best] < 0 or (covered[best] == 0 and not picture):
+    query = stored_query(task.view, record, wanted.start, wanted.end)
+    if query is None:
         raise ProblemError(422, "the video shows nothing there: it is shorter")
-    tokens = stored_tokens(view.store.tokens([best]), view.searcher.device)
-    first, last = spans[best]
-    # Neither the stretch nor the segment that stands for it is a result.
-    around = (wanted.video, min(first, start), max(last, end))
-    return Query(f"like {title_of(record)}", tokens, False, like=around)
+    return query
 
 
-def timeline(view: View, video_id: str, query: Query | None = None) -> RootModel[list[TimelineSegment]]:
+def timeline(library: LibraryVersion, video_id: str, query: Query | None = None) -> RootModel[list[TimelineSegment]]:
     """All segments of a video in their order, with scores if there is a query."""
-    table = view.store.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
+    table = library.snapshot.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
     rows: list[int] = table["row"]
     scores: list[float] | list[None] = [None] * len(rows)
     relevance: list[float] | list[None] = [None] * len(rows)
-    if query is not None and view.searcher is not None:
-        numbers = view.searcher.scores(query, rows)
-        scores, relevance = numbers, view.searcher.judged(query, numbers, view.segments)
+    if query is not None and library.view is not None:
+        numbers = library.view.scores(query, rows)
+        scores, relevance = numbers, library.view.relevance(query, numbers, library.segments)
     columns = zip(rows, table["start"], table["end"], scores, relevance, strict=True)
     found = [
         TimelineSegment(segment=row, start=round(start, 3), end=round(end, 3), score=score, relevance=judged)
@@ -317,15 +281,10 @@ def _moment(hit: Hit, version: int) -> MomentFound:
     return MomentFound(
         segment=hit.row,
         video=hit.video.video_id,
-        kind=hit.video.kind,
         title=title_of(hit.video),
         folder=readable(Path(hit.video.path).parent.name),
-        start=round(hit.start, 3),
-        end=round(hit.end, 3),
-        best=round(hit.best, 3),
-        score=hit.score,
-        relevance=hit.relevance,
         duration=hit.video.duration,
         # Rows mean other segments in another version, and browsers cache pictures.
         thumbnail=f"/api/v1/segments/{hit.row}/thumbnail?version={version}",
+        **hit.fields(),
     )

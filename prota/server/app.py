@@ -140,7 +140,7 @@ class _BackendMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         catalogue, worker = self._backend.catalogue, self._backend.worker
         requests, rejected = self._backend.requests, self._backend.requests.rejected + self._backend.decoding.rejected
-        view, (up, shards) = catalogue.view, catalogue.shards
+        current, (up, shards) = catalogue.current, catalogue.shards
         answers = CounterMetricFamily("prota_answers", "Searches, by whether the answer was cached.", labels=["kept"])
         answers.add_metric(["yes"], worker.hits)
         answers.add_metric(["no"], worker.misses)
@@ -155,8 +155,8 @@ class _BackendMetrics(Collector):
             yield CounterMetricFamily(f"prota_{name}", text, value=count)
         for name, text, value in (
             ("searches_inside", "Requests about the library that are running or waiting.", requests.active),
-            ("library_version", "Version of the library; -1: none.", view.version if view else -1),
-            ("library_segments", "Segments of the library.", view.segments if view else 0),
+            ("library_version", "Version of the library; -1: none.", current.version if current else -1),
+            ("library_segments", "Segments of the library.", current.segments if current else 0),
             ("shards", "Parts of the library on a cluster.", shards),
             ("shards_up", "Parts that answer.", up),
             ("ready", "Whether the server can search.", catalogue.state == "ready"),

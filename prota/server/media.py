@@ -30,10 +30,10 @@ from prota.library.records import VideoRecord
 from prota.platform import open_nonblocking
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
-from prota.server.view import View
+from prota.server.view import LibraryVersion
 
 if TYPE_CHECKING:
-    from prota.library.search import Query
+    from prota.library.search.queries import Query
 
 __all__ = ["kind_of", "parse_range", "received", "stream_video", "upload_query"]
 
@@ -193,14 +193,14 @@ def _too_large(limit: int) -> ProblemError:
     return ProblemError(413, f"the file is too large; allowed: {limit / 2**20:.0f} MB", {"Connection": "close"})
 
 
-def upload_query(view: View, path: Path, options: ServerOptions) -> Query:
+def upload_query(library: LibraryVersion, path: Path, options: ServerOptions) -> Query:
     """The file as a query; ProblemError if it cannot be decoded, or not in time."""
-    from prota.library.clips import ClipRange, like_query
+    from prota.library.search.clips import ClipRange, clip_query
 
-    assert view.searcher is not None
+    assert library.view is not None
     _check_size(path, options.max_pixels)
     try:
-        query = like_query(view.searcher.model, ClipRange(path), options.decode_timeout, options.decode_memory)
+        query = clip_query(library.view.model, ClipRange(path), options.decode_timeout, options.decode_memory)
     except ProtaError as error:
         reason = str(error).removeprefix(f"{path}: ").replace(str(path), "the file")
         raise ProblemError(422, f"the file cannot be decoded: {reason}") from error

@@ -16,6 +16,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from prota.library.records import LibraryError
+from prota.library.search.queries import clean_query
 from prota.server.answering import Explain, Filters, QueryWorker, Search, Timeline, timeline, title_of
 from prota.server.jobs import Job, Jobs
 from prota.server.media import received, stream_video, upload_query
@@ -99,8 +100,6 @@ def _json(text: str) -> Response:
 
 def _cleaned(text: str) -> str:
     """The words of a query; ProblemError 422 if there are none."""
-    from prota.library.search import clean_query
-
     try:
         return clean_query(text)
     except LibraryError as error:
@@ -131,12 +130,12 @@ async def search(
     """Search the library with a text query."""
     started = time.perf_counter()
     with backend.requests.slot():
-        if backend.catalogue.view is None and backend.catalogue.state == "ready":
+        if backend.catalogue.current is None and backend.catalogue.state == "ready":
             # An empty library, without a model to encode the words.
             nothing = Answer(query=q, cut=False, no_good_match=False, version=0, took_ms=0.0, moments=[], weaker=[])
             return _json(nothing.model_dump_json())
-        view = backend.catalogue.searchable()
-        return _json(await backend.worker.ask(Search(view, _cleaned(q), k, started, filters, all)))
+        found = backend.catalogue.searchable()
+        return _json(await backend.worker.ask(Search(found, _cleaned(q), k, started, filters, all)))
 
 
 _LIKE_BODY: dict[str, Any] = {
@@ -164,15 +163,15 @@ async def search_like(request: Request, backend: BackendDep, k: Count = 24) -> R
     if kind == "application/json":
         wanted = await _like_request(request)
         with backend.requests.slot():
-            view = backend.catalogue.searchable()
-            view.record(wanted.video)
-            return _json(await backend.worker.ask(Search(view, wanted, k, started)))
+            found = backend.catalogue.searchable()
+            found.record(wanted.video)
+            return _json(await backend.worker.ask(Search(found, wanted, k, started)))
     if kind == "multipart/form-data":
         with backend.decoding.slot():
-            view = backend.catalogue.searchable()
+            found = backend.catalogue.searchable()
             async with received(request, backend.options.max_upload) as path:
-                query = await backend.decoding.run(lambda: upload_query(view, path, backend.options))
-            return _json(await backend.worker.ask(Search(view, query, k, started)))
+                query = await backend.decoding.run(lambda: upload_query(found, path, backend.options))
+            return _json(await backend.worker.ask(Search(found, query, k, started)))
     raise ProblemError(415, "send application/json, or multipart/form-data with a file")
 
 
@@ -192,26 +191,26 @@ async def _like_request(request: Request) -> LikeRequest:
 async def explain(backend: BackendDep, q: Words, segment: SegmentRow, version: Version = None) -> Response:
     """Explain the score of a segment by words and frames."""
     with backend.requests.slot():
-        view = backend.catalogue.searchable(version)
+        found = backend.catalogue.searchable(version)
         words = _cleaned(q)
-        view.check_row(segment)
-        return _json(await backend.worker.ask(Explain(view, words, segment)))
+        found.check_row(segment)
+        return _json(await backend.worker.ask(Explain(found, words, segment)))
 
 
 @_library.get("/library")
 async def library(backend: BackendDep) -> LibraryInfo:
     """Describe the library, and whether the model is loaded."""
-    catalogue, view = backend.catalogue, backend.catalogue.view
+    catalogue, current = backend.catalogue, backend.catalogue.current
     return LibraryInfo(
-        videos=len(view.videos) - view.pictures if view else 0,
-        pictures=view.pictures if view else 0,
-        segments=view.segments if view else 0,
-        hours=round(view.hours, 4) if view else 0.0,
+        videos=current.videos if current else 0,
+        pictures=current.pictures if current else 0,
+        segments=current.segments if current else 0,
+        hours=round(current.hours, 4) if current else 0.0,
         model=FilePath(catalogue.model_name).name,
-        version=view.version if view else 0,
+        version=current.version if current else 0,
         state=catalogue.state,
         detail=readable(catalogue.reason),
-        folders=view.folders.names if view else [],
+        folders=current.folders.names if current else [],
         allow=[readable(folder) for folder in backend.options.roots],
     )
 
@@ -241,11 +240,11 @@ async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
 async def segments(backend: BackendDep, video: VideoId, q: Words | None = None) -> Response:
     """List all segments of a video, with their scores for a text query if one is given."""
     with backend.requests.slot():
-        view = backend.catalogue.at() if q is None else backend.catalogue.searchable()
-        view.record(video)
+        found = backend.catalogue.at() if q is None else backend.catalogue.searchable()
+        found.record(video)
         if q is None:
-            return _json(await backend.requests.run(lambda: timeline(view, video).model_dump_json()))
-        return _json(await backend.worker.ask(Timeline(view, _cleaned(q), video)))
+            return _json(await backend.requests.run(lambda: timeline(found, video).model_dump_json()))
+        return _json(await backend.worker.ask(Timeline(found, _cleaned(q), video)))
 
 
 # Described once: HEAD is GET without the content.
@@ -260,10 +259,10 @@ def stream(backend: BackendDep, request: Request, video: VideoId) -> Response:
 @_library.get("/segments/{segment}/thumbnail", response_class=Response)
 async def thumbnail(backend: BackendDep, request: Request, segment: SegmentPath, version: Version = None) -> Response:
     """Get a small JPEG of the frame in the middle of a segment."""
-    view = backend.catalogue.at(version)
-    view.check_row(segment)
+    found = backend.catalogue.at(version)
+    found.check_row(segment)
     with backend.requests.slot():
-        (picture,) = await backend.requests.run(lambda: view.store.thumbnails([segment]))
+        (picture,) = await backend.requests.run(lambda: found.snapshot.thumbnails([segment]))
     tag = f'"{hashlib.sha256(picture).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "private, max-age=300"}
     known = [name.strip().removeprefix("W/") for name in request.headers.get("if-none-match", "").split(",")]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from prota.server.problems import readable
 
 __all__ = [
     "Answer",
@@ -76,7 +78,7 @@ class LikeRequest(BaseModel):
 class WordShare(BaseModel):
     """What a whole word adds to a score: contribution and weight are sums over its tokens."""
 
-    text: str = Field(description="as it was written")
+    text: Annotated[str, BeforeValidator(readable)] = Field(description="as it was written")
     contribution: float
     weight: float
     uncertainty: float | None = Field(description="mean log variance of its tokens; null where they are points")
@@ -86,7 +88,7 @@ class WordShare(BaseModel):
 class FrameShare(BaseModel):
     """What a frame adds to a score."""
 
-    time: float
+    time: Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))]
     contribution: float
     weight: float
 

@@ -25,13 +25,12 @@ if TYPE_CHECKING:
     import torch
 
     from prota.cluster.shards import ShardedFinder
-    from prota.library.finding import Finder
-    from prota.library.library import Library
-    from prota.library.search import Searcher
+    from prota.library.search.view import View
     from prota.library.storage.reader import Snapshot
+    from prota.model.prota import ProTA
     from prota.scoring.score import ScoreHead
 
-__all__ = ["Catalogue", "Folders", "State", "View"]
+__all__ = ["Catalogue", "Folders", "LibraryVersion", "State"]
 
 State = Literal["loading", "ready", "failed"]
 # After an error, wait this many times longer before the next attempt.
@@ -88,48 +87,49 @@ def _ancestors(folder: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class View:
-    """One version of the library. A request keeps the view it began with."""
+class LibraryVersion:
+    """One version of the library, which can be shown before the model is loaded. A request keeps the one it got."""
 
     number: int
     """Unique within a server; versions repeat if a library is deleted and made again."""
-    store: Snapshot
-    videos: dict[str, VideoRecord]
-    """By content, pictures included; of several copies, the first existing file."""
+    snapshot: Snapshot
     folders: Folders
-    searcher: Searcher | None = None
-    """None until the model is loaded."""
+    view: View | None = None
+    """What searches it; None until the model is loaded."""
 
     @classmethod
-    def of(cls, number: int, store: Snapshot) -> View:
-        files = [record for record in store.videos() if record.state == "indexed"]
-        videos: dict[str, VideoRecord] = {}
-        for record in files:
-            videos.setdefault(record.video_id, record)
-        return cls(number, store, videos, Folders((record.path, record.video_id) for record in files))
+    def of(cls, number: int, snapshot: Snapshot) -> LibraryVersion:
+        # Built here, in the loading thread, not by the first request.
+        _ = snapshot.shown
+        files = ((record.path, record.video_id) for record in snapshot.videos() if record.state == "indexed")
+        return cls(number, snapshot, Folders(files))
 
     @property
     def version(self) -> int:
-        return self.store.version
+        return self.snapshot.version
 
     @cached_property
     def hours(self) -> float:
         """Total duration of the videos."""
-        return sum(record.duration for record in self.videos.values()) / 3600
+        return sum(record.duration for record in self.snapshot.shown.values()) / 3600
 
     @cached_property
     def segments(self) -> int:
-        return self.store.count()
+        return self.snapshot.count()
 
     @cached_property
     def pictures(self) -> int:
-        return sum(record.kind == "picture" for record in self.videos.values())
+        return sum(record.kind == "picture" for record in self.snapshot.shown.values())
+
+    @property
+    def videos(self) -> int:
+        return len(self.snapshot.shown) - self.pictures
 
     def record(self, video_id: str) -> VideoRecord:
         """ProblemError 404 if the video is not in the library."""
-        if video_id not in self.videos:
+        if video_id not in self.snapshot.shown:
             raise ProblemError(404, "there is no such video in the library")
-        return self.videos[video_id]
+        return self.snapshot.shown[video_id]
 
     def check_row(self, row: int) -> None:
         """ProblemError 404 if no segment has this row."""
@@ -138,7 +138,7 @@ class View:
 
 
 class Catalogue:
-    """The current view of a library and the one before it, which clients may still show."""
+    """The current version of a library and the one before it, which clients may still show."""
 
     def __init__(
         self,
@@ -153,14 +153,14 @@ class Catalogue:
         self.folder, self.device, self.refresh = Location.of(folder), device, refresh
         self.state: State = "loading"
         self.reason = ""
-        self.model, self.model_name = model, model or shipped.DEFAULT
-        self.view: View | None = None
+        self.model_source, self.model_name = model, model or shipped.DEFAULT
+        self.current: LibraryVersion | None = None
         """None if there is no library yet."""
-        self._previous: View | None = None
-        self._views = 0
+        self._previous: LibraryVersion | None = None
+        self._versions = 0
         self._states: object = None
         self._rest_until = 0.0
-        self._library: Library | None = None
+        self._model: ProTA | None = None
         self._stamp: ModelStamp | None = None
         self._make_shards = shards
         self._loading: ShardedFinder | None = None
@@ -182,23 +182,23 @@ class Catalogue:
         """Look for a newer version now."""
         self._wake.set()
 
-    def at(self, version: int | None = None) -> View:
-        """The current view, or the previous one by its version; ProblemError otherwise."""
-        view = self.view
-        if view is None:
+    def at(self, version: int | None = None) -> LibraryVersion:
+        """The current version, or the previous one by its number; ProblemError otherwise."""
+        current = self.current
+        if current is None:
             raise ProblemError(404, "the library is empty") if self.state == "ready" else self.not_ready()
-        if version is None or version == view.version:
-            return view
+        if version is None or version == current.version:
+            return current
         if self._previous is not None and version == self._previous.version:
             return self._previous
         raise ProblemError(404, "the library has changed since: search again")
 
-    def searchable(self, version: int | None = None) -> View:
+    def searchable(self, version: int | None = None) -> LibraryVersion:
         """As `at`; ProblemError 503 while the model is not loaded."""
-        view = self.at(version)
-        if view.searcher is None:
+        found = self.at(version)
+        if found.view is None:
             raise self.not_ready()
-        return view
+        return found
 
     def not_ready(self) -> ProblemError:
         if self.state == "failed":
@@ -226,11 +226,11 @@ class Catalogue:
             self._ended.wait(max(0.0, self._rest_until - time.monotonic()))
 
     def _fail(self, reason: str) -> None:
-        """Log each reason once. A view that can be searched stays."""
+        """Log each reason once. A version that can be searched stays."""
         if reason != self.reason:
             _log.warning("the library cannot be opened: %s", reason)
         self.reason = reason
-        if self.view is None or self.view.searcher is None:
+        if self.current is None or self.current.view is None:
             self.state = "failed"
 
     def _update(self) -> None:
@@ -239,57 +239,54 @@ class Catalogue:
 
         if not self.folder.exists("library.json"):
             # Nothing to search, nothing to load: the first index job makes the library.
-            self.view, self._previous = None, None
+            self.current, self._previous = None, None
             self.state, self.reason = "ready", ""
             return
-        current = self.view
+        before = self.current
         # A library made again in the same place may have the same version.
         states = (read_library(self.folder), read_head(self.folder))
-        if current is not None and current.searcher is not None and states == self._states:
+        if before is not None and before.view is not None and states == self._states:
             return
-        store = Snapshot.open(self.folder)
-        self._views += 1
-        view = View.of(self._views, store)
-        if self._library is None or self._stamp != store.stamp:
+        snapshot = Snapshot.open(self.folder)
+        self._versions += 1
+        new = LibraryVersion.of(self._versions, snapshot)
+        if self._model is None or self._stamp != snapshot.stamp:
             # Videos can be shown while the model is loading.
-            self.state, self.view, self._previous = "loading", view, None
-            self._library = None
-            self._library, self._stamp = self._load(store), store.stamp
+            self.state, self.current, self._previous = "loading", new, None
+            self._model = None
+            self._model, self._stamp = self._load(snapshot), snapshot.stamp
         started = time.monotonic()
-        finder = self._finder(store, self._library)
+        finder = self._finder(snapshot, self._model)
         built = time.monotonic()
-        searcher = _searcher(store, self._library, finder)
+        from prota.library.search.view import View
+
+        view = View(snapshot, self._model, finder)
         # Before the first request, and only once.
-        searcher.warm()
+        view.finder.warm()
         # Shards are built by other processes, which take less from searches.
         self._rest_until = time.monotonic() + (built - started) + _REST * (time.monotonic() - built)
-        if current is not None and current.searcher is not None and current.store.stamp == store.stamp:
+        if before is not None and before.view is not None and before.snapshot.stamp == snapshot.stamp:
             # Without its tokens in memory: requests for an old version read single rows.
-            self._previous = replace(current, searcher=_searcher(current.store, self._library))
-        self.view, self._states = replace(view, searcher=searcher), states
+            self._previous = replace(before, view=View(before.snapshot, self._model))
+        self.current, self._states = replace(new, view=view), states
         self.state, self.reason = "ready", ""
 
-    def _load(self, store: Snapshot) -> Library:
-        from prota.library.library import Library
+    def _load(self, snapshot: Snapshot) -> ProTA:
+        from prota.library.library import load_model
         from prota.library.tokens import stamp_of
         from prota.runtime import start_world
 
-        library = Library.open(self.folder, self.model, str(start_world(self.device).device))
-        store.check_model(stamp_of(library.model, library.name))
-        self.model_name = store.stamp.name
-        return library
+        device = str(start_world(self.device).device)
+        model, name = load_model(self.model_source or snapshot.stamp.name, device)
+        snapshot.check_model(stamp_of(model, name))
+        self.model_name = snapshot.stamp.name
+        return model
 
-    def _finder(self, store: Snapshot, library: Library) -> Finder | None:
+    def _finder(self, snapshot: Snapshot, model: ProTA) -> ShardedFinder | None:
         """Searches this version on a cluster; requests use the previous one until it is ready. None: no cluster."""
         if self._make_shards is None:
             return None
-        self._loading = self._make_shards(store, library.model.head, library.model.logit_scale.device)
+        self._loading = self._make_shards(snapshot, model.head, model.logit_scale.device)
         self._loading.warm()
         self._sharded = self._loading
         return self._sharded
-
-
-def _searcher(store: Snapshot, library: Library, finder: Finder | None = None) -> Searcher:
-    from prota.library.search import Searcher
-
-    return Searcher(store, library.model, finder=finder)

@@ -18,8 +18,8 @@ import ray
 from prota.cluster import shards
 from prota.cluster.shards import Shard, ShardedFinder, ShardSpec, default_shards, divide, merged
 from prota.errors import ClusterError
-from prota.library.finding import Coverage, Found, RowFinder, without_file
 from prota.library.records import LibraryError
+from prota.library.search.rows import Coverage, RowFinder, TopRows
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.versions import read_library
 from prota.library.storage.writer import Writer
@@ -40,7 +40,7 @@ def spec_of(store: Snapshot, rows: range, hidden: frozenset[str] = frozenset()) 
     return ShardSpec(store.location, read_library(store.location), store.stamp, store.head, rows, hidden)
 
 
-def rows_of(found: Found) -> list[list[int]]:
+def rows_of(found: TopRows) -> list[list[int]]:
     return [rows.tolist() for rows, _ in found.ranked]
 
 
@@ -67,8 +67,8 @@ def test_parts_find_what_the_whole_finds(
 ) -> None:
     if staged:
         monkeypatch.setattr(shards, "EXACT_SEGMENTS", 0)
-    # The candidate stage keeps hidden videos; the searcher drops them, as on one machine.
-    hidden = frozenset[str]() if staged else without_file(store.videos())
+    # The candidate stage keeps hidden videos; the view drops them, as on one machine.
+    hidden = frozenset[str]() if staged else store.hidden
     tokens = queries(store, [0, 7, 22])
     whole = RowFinder(store, head(), CPU, hidden=hidden).find(tokens, 8, where)
     # Equal segments are in several parts.
@@ -149,7 +149,7 @@ def slowly(true: Callable[[], object]) -> None:
     wait_until(true, pause=0.2)
 
 
-def heals(finder: ShardedFinder, tokens: PreparedTokens, expected: Found) -> None:
+def heals(finder: ShardedFinder, tokens: PreparedTokens, expected: TopRows) -> None:
     """In the end all shards answer, and what the whole library answers."""
     slowly(lambda: finder.up == len(finder.shards))
     found = finder.find(tokens, 8)
@@ -164,7 +164,7 @@ def test_shards_answer_as_one_machine_and_end_with_the_last_search(
     finder = ShardedFinder(store, head(), CPU, shards=2, deadline=LIMIT)
     finder.warm()
     tokens = queries(store, [0, 7, 22])
-    whole = RowFinder(store, head(), CPU, hidden=without_file(store.videos()))
+    whole = RowFinder(store, head(), CPU, hidden=store.hidden)
     for where in (None, "duration < 30"):
         found, expected = finder.find(tokens, 8, where), whole.find(tokens, 8, where)
         assert rows_of(found) == rows_of(expected)
@@ -190,7 +190,7 @@ def test_a_shard_is_killed_late_or_hangs(
 ) -> None:
     finder = start()
     tokens = queries(store, [0, 7, 22])
-    expected = RowFinder(store, head(), CPU, hidden=without_file(store.videos())).find(tokens, 8)
+    expected = RowFinder(store, head(), CPU, hidden=store.hidden).find(tokens, 8)
     first = divide(store.count(), 2)[0]
     killed = process(finder, 0)
     os.kill(killed, signal.SIGKILL)
@@ -323,7 +323,7 @@ def _new_version(client: Any, world: Any) -> None:
 def _partial(client: Any) -> None:
     """A partial answer says so, and is not cached."""
     address = "/api/v1/search?q=something+else"
-    os.kill(process(client.app.state.backend.catalogue.view.searcher.finder, 0), signal.SIGKILL)
+    os.kill(process(client.app.state.backend.catalogue.current.view.finder, 0), signal.SIGKILL)
     answer = client.get(address).json()
     assert (answer["partial"], answer["shards"], answer["shards_answered"]) == (True, 2, 1)
     slowly(lambda: "prota_shards_up 2" in client.get("/metrics").text)

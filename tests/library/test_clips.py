@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from prota.library.clips import ClipRange, like_query, match_captions, parse_clip
 from prota.library.indexing import IndexOptions
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.search import Query
+from prota.library.search.clips import ClipRange, clip_query, match_captions, parse_clip
+from prota.library.search.queries import Query
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import SegmentTokens
 from prota.library.tokens import stored_tokens
-from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.library.worlds import hits_of, toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
 pytestmark = pytest.mark.process
@@ -40,14 +40,14 @@ def test_what_looks_like_a_clip_is_found_and_the_clip_itself_is_not(tmp_path: Pa
     write_colour_clip(tmp_path / "v" / "twin.mp4", "red", "left", frames=7)
     library = Library.open(tmp_path / "lib", toy_model())
     library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
-    hits = library.searcher.search(like_query(library.model, ClipRange(paths["red-left"])), 10)
+    hits = hits_of(library.view, clip_query(library.model, ClipRange(paths["red-left"])), 10)
     assert Path(hits[0].video.path).stem == "twin"
     assert "red-left" not in {Path(hit.video.path).stem for hit in hits}
     with pytest.raises(LibraryError, match="it is shorter"):
-        like_query(library.model, ClipRange(paths["red-left"], 50, 60))
+        clip_query(library.model, ClipRange(paths["red-left"], 50, 60))
     for path, said in (("nowhere.mp4", "no such file$"), ("x.mp4@2", "FILE@START-END in seconds"), ("v", "a folder")):
         with pytest.raises(LibraryError, match=said):
-            like_query(library.model, ClipRange(tmp_path / path))
+            clip_query(library.model, ClipRange(tmp_path / path))
 
 
 def test_a_stretch_is_its_own_frames_and_not_its_neighbours(tmp_path: Path) -> None:
@@ -65,16 +65,16 @@ def test_a_stretch_is_its_own_frames_and_not_its_neighbours(tmp_path: Path) -> N
                     file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         file.mux(stream.encode(None))
     model = toy_model()
-    whole = like_query(model, ClipRange(both))
-    red, blue, short = (like_query(model, ClipRange(both, *span)) for span in ((0, 2), (2, 4), (2.01, 2.02)))
+    whole = clip_query(model, ClipRange(both))
+    red, blue, short = (clip_query(model, ClipRange(both, *span)) for span in ((0, 2), (2, 4), (2.01, 2.02)))
     frames = int(whole.tokens.mask.sum())
     assert int(red.tokens.mask.sum()) + int(blue.tokens.mask.sum()) == frames
     assert int(short.tokens.mask.sum()) == 1
     assert (red.text, whole.text) == ("like both.mp4@0-2", "like both.mp4")
     assert red.like == blue.like == whole.like
     for query, name in ((red, "red"), (blue, "blue")):
-        alone = like_query(model, ClipRange(tmp_path / f"{name}.mp4"))
-        other = like_query(model, ClipRange(tmp_path / f"{'blue' if name == 'red' else 'red'}.mp4"))
+        alone = clip_query(model, ClipRange(tmp_path / f"{name}.mp4"))
+        other = clip_query(model, ClipRange(tmp_path / f"{'blue' if name == 'red' else 'red'}.mp4"))
         near, far = (_likeness(query, item) for item in (alone, other))
         assert near > far
 
@@ -107,13 +107,13 @@ def test_a_long_clip_is_looked_at_to_its_end(tmp_path: Path) -> None:
     whole = read_video(ReadRequest(film, plan, model.config.encoder.image_size, count=10_000))
     assert whole.total > 2 * PART
     for start, end in ((3, 6), (127, 130.5), (250, 254), (296, 300)):
-        assert (found := like_query(model, ClipRange(film, start, end)).like) is not None
+        assert (found := clip_query(model, ClipRange(film, start, end)).like) is not None
         shares = np.minimum(whole.ends, end) - np.maximum(whole.starts, start)
         assert min(found[2], end) - max(found[1], start) == pytest.approx(shares.max())
-    assert (middle := like_query(model, ClipRange(film)).like) is not None
+    assert (middle := clip_query(model, ClipRange(film)).like) is not None
     assert middle[1:] == (whole.starts[whole.total // 2], whole.ends[whole.total // 2])
     with pytest.raises(LibraryError, match="it is shorter"):
-        like_query(model, ClipRange(film, 400, 410))
+        clip_query(model, ClipRange(film, 400, 410))
     captions = ["red on the left", "grey", "a thing", "words"]
     batch = encode_video(model, "film", whole)
     tokens = stored_tokens(SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask), torch.device("cpu"))
@@ -148,14 +148,14 @@ def test_what_looks_like_a_picture_is_found_and_the_picture_itself_is_not(tmp_pa
     write_clips(tmp_path / "v", "green-top")
     library = Library.open(tmp_path / "lib", model)
     library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
-    found = [Path(hit.video.path).name for hit in library.searcher.search(like_query(model, ClipRange(photo)), 10)]
+    found = [Path(hit.video.path).name for hit in hits_of(library.view, clip_query(model, ClipRange(photo)), 10)]
     assert found[0] == "twin.webp"
     assert set(found) == {"twin.webp", "other.png", "green-top.mp4"}
-    clip = like_query(model, ClipRange(tmp_path / "v" / "green-top.mp4"))
-    assert {Path(hit.video.path).name for hit in library.searcher.search(clip, 10)} == {
+    clip = clip_query(model, ClipRange(tmp_path / "v" / "green-top.mp4"))
+    assert {Path(hit.video.path).name for hit in hits_of(library.view, clip, 10)} == {
         "photo.png", "twin.webp", "other.png"
     }  # fmt: skip
     with pytest.raises(LibraryError, match="is a picture"):
-        like_query(model, ClipRange(photo, 0, 1))
+        clip_query(model, ClipRange(photo, 0, 1))
     (match,) = match_captions(model, photo, ["a red thing"])
     assert (match.start, match.end) == (0.0, 0.0)

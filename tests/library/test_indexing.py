@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from prota.library import manage
-from prota.library.clips import ClipRange, like_query
 from prota.library.indexing import IndexOptions, IndexReport, commits, executor, pipeline
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
+from prota.library.search.clips import ClipRange, clip_query
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
@@ -440,7 +440,7 @@ def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
         store = Snapshot.open(tmp_path / extent)
         stored = store.tokens([0])
         np.testing.assert_array_equal(stored.direction, expected.direction)
-        asked = like_query(model, ClipRange(film)).tokens
+        asked = clip_query(model, ClipRange(film)).tokens
         assert torch.equal(asked.direction, stored_tokens(stored, torch.device("cpu")).direction)
         differing = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, other))
         assert not np.array_equal(encode_video(model, "", differing).direction, expected.direction)

@@ -205,7 +205,7 @@ class TestCompact:
             reader.tokens()
 
     def test_a_large_library_gets_an_index(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(writer_module, "INDEX_FROM", 100)
+        monkeypatch.setattr(writer_module, "EXACT_SEGMENTS", 100)
         fill(tmp_path, "abc", count=30)
         compact(tmp_path)
         assert info(tmp_path)["partitions"] == 0

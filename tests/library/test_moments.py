@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prota.library.moments import ScoredSegment, find_moments
+from prota.library.search.moments import ScoredSegment, find_moments
 
 
 def scored(*rows: tuple[str, float, float]) -> list[ScoredSegment]:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from prota.library import search as searching
-from prota.library.finding import CANDIDATES, FILTERED_CANDIDATES, RowFinder
+from prota.encoders.text import HashTokenizer
+from prota.library import tokens
 from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.search import Searcher, clean_query
+from prota.library.search import view as view_module
+from prota.library.search.queries import clean_query
+from prota.library.search.rows import CANDIDATES, FILTERED_CANDIDATES, RowFinder
+from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
+from prota.library.storage import reader as storage_reader
 from prota.library.storage.reader import Snapshot
+from prota.model.prota import ProTA
 from prota.model.relevance import Fit, Relevance
-from tests.library.worlds import toy_model, write_clips, write_picture
+from tests.library.worlds import encoded, hits_of, toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
 NAMES = ("red-left", "blue-top", "green-right", "pink-left", "white-top", "black-bottom")
@@ -38,35 +46,34 @@ def test_moments_come_best_first_with_the_models_own_scores(library: Library) ->
     hits = library.search("red on the left", k=20)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     assert {Path(hit.video.path).stem for hit in hits} == {*NAMES, "long"}
-    query = library.searcher.encode("red on the left")
+    query = encoded(library.view, "red on the left")
     for hit in hits:
         assert 0 <= hit.start <= hit.best <= hit.end <= hit.video.duration + 0.5
-        assert library.searcher.explain(query, hit.row).score == pytest.approx(hit.score, abs=1e-5)
+        assert library.view.explain(query, hit.row).score == pytest.approx(hit.score, abs=1e-5)
 
 
 def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
     store = Snapshot.open(library.folder)
-    staged = Searcher(store, library.model, exact_segments=1)
+    staged = View(store, library.model, exact_segments=1)
     for words in ("red on the left", "a pink thing", "bottom half black"):
         exact = [(hit.row, round(hit.score, 5)) for hit in library.search(words, k=3)]
-        assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3)] == exact
-        assert [(hit.row, round(hit.score, 5)) for hit in staged.search(words, k=3, exact=True)] == exact
+        assert [(hit.row, round(hit.score, 5)) for hit in hits_of(staged, words, k=3)] == exact
+        assert [(hit.row, round(hit.score, 5)) for hit in hits_of(staged, words, k=3, exact=True)] == exact
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_queries_that_are_asked_together_find_what_they_find_alone(library: Library, exact_segments: int) -> None:
     texts = ["red", "a pink thing on the left of the picture", "bottom half black"]
     store = Snapshot.open(library.folder)
-    searcher = Searcher(store, library.model, exact_segments=exact_segments)
-    queries = searcher.encode_all(texts)
-    for text, query, best in zip(texts, queries, searcher.best_segments(queries, 5), strict=True):
+    view = View(store, library.model, exact_segments=exact_segments)
+    queries = view.encode(texts)
+    for text, query, results in zip(texts, queries, view.search(queries, 5), strict=True):
         assert query.tokens.mask.all()
-        together, alone = searcher.moments(query, best, 5), searcher.search(text, 5)
+        assert results.query is query
+        together, alone = results.hits, hits_of(view, text, 5)
         assert [(hit.row, hit.best) for hit in together] == [(hit.row, hit.best) for hit in alone]
         assert [hit.score for hit in together] == pytest.approx([hit.score for hit in alone], abs=1e-6)
-        assert searcher.scores(query, [hit.row for hit in alone]) == pytest.approx(
-            [hit.score for hit in alone], abs=1e-6
-        )
+        assert view.scores(query, [hit.row for hit in alone]) == pytest.approx([hit.score for hit in alone], abs=1e-6)
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
@@ -76,18 +83,18 @@ def test_a_long_scene_leaves_room_for_others(
 ) -> None:
     """Whether it matches best, or is the query itself: there are as many moments as asked for."""
     store = Snapshot.open(library.folder)
-    searcher = Searcher(store, library.model, exact_segments=exact_segments)
-    query = searcher.encode("red on the left")
+    view = View(store, library.model, exact_segments=exact_segments)
+    query = encoded(view, "red on the left")
     (long,) = [video for video in store.videos() if video.path.endswith("long.mp4")]
     assert long.segments == 7, "more than the five that are asked for"
     query = replace(query, like=(long.video_id, 0.0, long.duration)) if like else query
-    wanted = [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)]
-    monkeypatch.setattr(searching, "_LEAST_MOMENTS", 1)
-    monkeypatch.setattr(searching, "_SEGMENTS_PER_MOMENT", 1)
-    assert [(hit.row, hit.start, hit.end) for hit in searcher.search(query, 5)] == wanted
+    wanted = [(hit.row, hit.start, hit.end) for hit in hits_of(view, query, 5)]
+    monkeypatch.setattr(view_module, "_LEAST_MOMENTS", 1)
+    monkeypatch.setattr(view_module, "_SEGMENTS_PER_MOMENT", 1)
+    assert [(hit.row, hit.start, hit.end) for hit in hits_of(view, query, 5)] == wanted
     assert len(wanted) == 5
-    assert [hit.row for hit in searcher.search(query, 1)] == [wanted[0][0]]
-    assert any(hit.video == long for hit in searcher.search(query, 7)) is not like
+    assert [hit.row for hit in hits_of(view, query, 1)] == [wanted[0][0]]
+    assert any(hit.video == long for hit in hits_of(view, query, 7)) is not like
 
 
 def test_a_moment_is_as_long_whoever_asks_for_more(library: Library) -> None:
@@ -116,12 +123,12 @@ def test_who_asks_for_one_moment_has_it_chosen_from_as_many_segments(
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
     store = Snapshot.open(library.folder)
-    searcher = Searcher(store, library.model, exact_segments=exact_segments)
-    short = searcher.search("red on the left", k=20, where="duration < 3")
+    view = View(store, library.model, exact_segments=exact_segments)
+    short = hits_of(view, "red on the left", k=20, where="duration < 3")
     assert {Path(hit.video.path).stem for hit in short} == set(NAMES)
-    assert searcher.search("red", k=5, where="duration > 1000") == []
+    assert hits_of(view, "red", k=5, where="duration > 1000") == []
     with pytest.raises(LibraryError, match="duration"):
-        searcher.search("red", where="length < 3")
+        hits_of(view, "red", where="length < 3")
 
 
 def test_odd_queries(library: Library) -> None:
@@ -131,8 +138,8 @@ def test_odd_queries(library: Library) -> None:
             library.search(nothing)
     for words in ("猫が寝ている", "кошка спит", "🐈", "<script>alert(1)</script>", "'; drop table", "word " * 500):
         assert library.search(words, k=2)
-    assert library.searcher.encode("word " * 500).cut
-    assert not library.searcher.encode("a word").cut
+    assert encoded(library.view, "word " * 500).cut
+    assert not encoded(library.view, "a word").cut
     with pytest.raises(LibraryError, match="1 or more"):
         library.search("a word", k=0)
 
@@ -140,8 +147,59 @@ def test_odd_queries(library: Library) -> None:
 def test_only_what_is_longer_than_the_model_reads_is_cut(library: Library) -> None:
     encoder = library.model.text_encoder
     around = len(encoder.tokenizer.pieces("a", 10_000)) - 1
-    assert not library.searcher.encode("a " * (encoder.length - around)).cut
-    assert library.searcher.encode("a " * (encoder.length - around + 1)).cut
+    assert not encoded(library.view, "a " * (encoder.length - around)).cut
+    assert encoded(library.view, "a " * (encoder.length - around + 1)).cut
+
+
+def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is opened once, weights are hashed once, a text is tokenised once, moments are found once."""
+    library.model.save_pretrained(tmp_path / "model")
+    calls: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    hashing = SimpleNamespace(sha256=hashlib.sha256)
+    monkeypatch.setattr(tokens, "hashlib", hashing)
+    count(hashing, "sha256")
+    count(storage_reader, "open_at_head")
+    count(HashTokenizer, "__call__")
+    count(HashTokenizer, "pieces")
+    count(view_module, "find_moments")
+    count(RowFinder, "find")
+    opened = Library.open(library.folder, tmp_path / "model", existing=True)
+    opened.search("red on the left")
+    once = {"open_at_head": 1, "sha256": 1, "__call__": 1, "find_moments": 1, "find": 1}
+    assert calls == once
+    opened.search("a blue thing")
+    assert calls == once | {"__call__": 2, "find_moments": 2, "find": 2}
+
+
+def test_another_model_of_the_same_name_is_refused(library: Library, tmp_path: Path) -> None:
+    toy_model(1).save_pretrained(tmp_path / "model")
+    with pytest.raises(LibraryError):
+        _ = Library.open(library.folder, tmp_path / "model").view
+    other = Library(library.folder, toy_model(1), library.name)
+    with pytest.raises(LibraryError):
+        _ = other.view
+
+
+def test_without_a_library_no_model_is_read_to_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProTA, "from_pretrained", lambda _: pytest.fail("read"))
+    with pytest.raises(LibraryError):
+        Library.open(tmp_path / "lib", existing=True)
+
+
+def test_what_is_told_of_a_hit_names_no_folder(library: Library) -> None:
+    hit = library.search("red", everything=True)[0]
+    assert list(hit.fields()) == ["kind", "start", "end", "best", "score", "relevance"]
+    assert hit.fields()["score"] == hit.score
 
 
 def test_a_copy_that_is_there_speaks_for_one_that_is_gone(tmp_path: Path) -> None:
@@ -190,17 +248,19 @@ def test_a_calibrated_model_says_when_nothing_matches(library: Library, monkeypa
     store = Snapshot.open(library.folder)
     background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
     never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
-    strict = Searcher(store, library.model)
+    strict = View(store, library.model)
     monkeypatch.setattr(library.model, "relevance", Relevance(never, background))
-    hits = strict.search("red on the left", k=3)
-    assert [hit.relevance for hit in hits] == pytest.approx([0.0] * 3, abs=1e-9)
-    assert strict.good(hits) == []
-    mild = Searcher(store, library.model)
+    (results,) = strict.search(strict.encode(["red on the left"]), k=3)
+    assert [hit.relevance for hit in results.hits] == pytest.approx([0.0] * 3, abs=1e-9)
+    assert results.good == []
+    assert results.no_good_match
+    mild = View(store, library.model)
     monkeypatch.setattr(library.model, "relevance", Relevance(margin, background))
-    hits = mild.search("red on the left", k=3)
-    values = [hit.relevance for hit in hits]
+    (results,) = mild.search(mild.encode(["red on the left"]), k=3)
+    values = [hit.relevance for hit in results.hits]
     assert values == sorted(values, reverse=True)
-    assert mild.good(hits)[0] == hits[0]
+    assert results.good[0] == results.hits[0]
+    assert not results.no_good_match
     monkeypatch.undo()
     assert all(hit.relevance is None for hit in library.search("red on the left"))
 
@@ -215,13 +275,13 @@ def test_a_filter_makes_a_small_library_of_a_large_one(
     # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
     size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
     monkeypatch.setattr(library.model, "relevance", size)
-    searcher = Searcher(store, library.model, exact_segments=exact_segments)
+    view = View(store, library.model, exact_segments=exact_segments)
     whole = store.count()
     one = store.segments(["video_id"])["video_id"].to_pylist()[0]
     few = store.segments(["video_id"])["video_id"].to_pylist().count(one)
     assert whole > 8
     for where, searched in ((None, whole), (f"video_id = '{one}'", max(few, 8)), ("duration < 1000", whole)):
-        hits = searcher.search("red on the left", k=3, where=where)
+        hits = hits_of(view, "red on the left", k=3, where=where)
         assert hits[0].relevance == pytest.approx(1 / (1 + searched), rel=1e-5), where
 
 
@@ -235,11 +295,11 @@ def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Snapshot, "nearest", noted)
     store = Snapshot.open(library.folder)
-    searcher = Searcher(store, library.model, exact_segments=0)
-    everything = searcher.search("red on the left")
-    assert searcher.search("red on the left", where="duration < 1000") == everything
+    view = View(store, library.model, exact_segments=0)
+    everything = hits_of(view, "red on the left")
+    assert hits_of(view, "red on the left", where="duration < 1000") == everything
     # Who asks for many needs more to choose from: twice as many segments as their moments are made of.
-    searcher.search("red on the left", k=100)
+    hits_of(view, "red on the left", k=100)
     assert asked == [CANDIDATES, FILTERED_CANDIDATES, 2 * 8 * 100]
 
 
@@ -262,8 +322,8 @@ def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, 
 
     def found(where: str | None) -> set[str]:
         store = Snapshot.open(library.folder)
-        searcher = Searcher(store, library.model, exact_segments=exact_segments)
-        return {Path(hit.video.path).stem for hit in searcher.search("red", 10, where)}
+        view = View(store, library.model, exact_segments=exact_segments)
+        return {Path(hit.video.path).stem for hit in hits_of(view, "red", 10, where)}
 
     everything = {"red-left", "blue-top", "red", "green"}
     assert found(None) == everything

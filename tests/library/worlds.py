@@ -9,6 +9,9 @@ import torch
 from PIL import Image
 
 from prota.config.model import Config
+from prota.library.search.hits import Hit
+from prota.library.search.queries import Query
+from prota.library.search.view import View
 from prota.model.prota import ProTA
 from tests.small_world import COLOURS, write_colour_clip
 
@@ -16,6 +19,18 @@ from tests.small_world import COLOURS, write_colour_clip
 def toy_model(seed: int = 0, *overrides: str) -> ProTA:
     torch.manual_seed(seed)
     return ProTA.from_config(Config.build("prota", "toy", ["encoder.frames=4", *overrides])).eval()
+
+
+def encoded(view: View, text: str) -> Query:
+    """One text as a query."""
+    (query,) = view.encode([text])
+    return query
+
+
+def hits_of(view: View, query: Query | str, k: int = 10, where: str | None = None, exact: bool = False) -> list[Hit]:
+    """All hits of one query, weak ones included."""
+    (results,) = view.search([encoded(view, query) if isinstance(query, str) else query], k, where, exact=exact)
+    return results.hits
 
 
 def write_clips(folder: Path, *names: str) -> dict[str, Path]:

@@ -122,7 +122,7 @@ def test_errors_have_one_shape(client: TestClient, method: str, path: str, statu
     assert answer.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("stage", ["prota.server.view.Catalogue.at", "prota.library.search.Searcher.moments"])
+@pytest.mark.parametrize("stage", ["prota.server.view.Catalogue.at", "prota.library.search.view.View.search"])
 def test_a_bug_is_logged_with_its_traceback_and_reported_without(
     client: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stage: str
 ) -> None:
@@ -158,7 +158,7 @@ def test_errors_keep_their_code(
     def failing(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("prota.library.search.Searcher.moments", failing)
+    monkeypatch.setattr("prota.library.search.view.View.search", failing)
     answer = client.get("/api/v1/search", params={"q": f"red {code}"})
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert ("retry-after" in answer.headers) is (status == 503)

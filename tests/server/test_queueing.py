@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prota.library.search import Searcher
+from prota.library.search.view import View
 from prota.server.problems import ProblemError
 from prota.server.queueing import Batcher, BoundedPool, LruCache
 from tests.processes import LIMIT, wait_until
@@ -82,13 +82,13 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 def test_overload_is_rejected_and_the_rest_is_served(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    may_go, encode = threading.Event(), Searcher.encode_all
+    may_go, encode = threading.Event(), View.encode
 
     def held(*arguments: Any) -> Any:
         assert may_go.wait(LIMIT)
         return encode(*arguments)
 
-    monkeypatch.setattr(Searcher, "encode_all", held)
+    monkeypatch.setattr(View, "encode", held)
     with client_of(world, queue_limit=3, cached=0) as client, ThreadPoolExecutor(8) as pool:
 
         def ask(_: int) -> tuple[int, str]:

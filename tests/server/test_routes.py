@@ -290,10 +290,10 @@ def test_a_timeline(client: TestClient, world: World) -> None:
     assert all(segment["score"] is None for segment in bare)
     assert [segment["start"] for segment in bare] == sorted(segment["start"] for segment in bare)
     scored = client.get(address, params={"q": "white below"}).json()
-    searcher = Library.open(world.library).searcher
-    query = searcher.encode("white below")
+    view = Library.open(world.library).view
+    (query,) = view.encode(["white below"])
     for segment in scored:
-        assert segment["score"] == pytest.approx(searcher.explain(query, segment["segment"]).score, abs=1e-5)
+        assert segment["score"] == pytest.approx(view.explain(query, segment["segment"]).score, abs=1e-5)
     assert client.get(f"/api/v1/videos/{'0' * 64}/segments").status_code == 404
     assert client.get(address, params={"q": " "}).status_code == 422
 

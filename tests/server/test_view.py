@@ -140,7 +140,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 
 def found(library: Library, name: str) -> set[str]:
-    files = [record for record in library.searcher.store.videos() if record.state == "indexed"]
+    files = [record for record in library.view.snapshot.videos() if record.state == "indexed"]
     names = {record.video_id: Path(record.path).stem for record in files if "copy" not in record.path}
     there = Folders((record.path, record.video_id) for record in files)
     assert there.names == ["best", "deep", "take"]

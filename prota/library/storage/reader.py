@@ -117,6 +117,16 @@ class Snapshot:
         records = self.catalogue.records
         return [records[path] for path in sorted(records)]
 
+    @cached_property
+    def shown(self) -> dict[str, VideoRecord]:
+        """The videos that can be found, by content; of several copies the first whose file exists."""
+        return {owner.video_id: owner for owner in self.catalogue.owners() if owner.state == "indexed"}
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """Contents of which no file exists any more: they must not be found."""
+        return frozenset(owner.video_id for owner in self.catalogue.owners() if owner.state == "gone")
+
     def count(self) -> int:
         """How many segments there are; their rows are 0 to count - 1."""
         return int(self._segments.count_rows())

@@ -14,7 +14,7 @@ from typing import Self
 import lance
 import pyarrow as pa
 
-from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
+from prota.library.records import EXACT_SEGMENTS, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.storage import maintenance
 from prota.library.storage.location import Location, Release, Where, flush
 from prota.library.storage.problems import ConflictError
@@ -32,8 +32,6 @@ from prota.library.storage.versions import Draft, Head, model_stamp, publish, re
 
 __all__ = ["GRACE", "Writer", "write_segments"]
 
-# From this number of segments on an index is faster than comparing with every pooled vector.
-INDEX_FROM = 20_000
 # Seconds for which readers may use a version after it was replaced.
 GRACE = 3600.0
 
@@ -219,7 +217,7 @@ class Writer:
         self._maintain(maintenance.join_files)
         count, partitions = self.snapshot.count(), self.snapshot.partitions
         fits = partitions and 0.5 < math.sqrt(count) / partitions < 2
-        if count >= INDEX_FROM and not fits:
+        if count >= EXACT_SEGMENTS and not fits:
             self.build_index()
         # Under a lock, files that no version names are a dead writer's.
         self._forget(grace, orphans=self.location.exclusive)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,17 +11,15 @@ import torch
 
 from prota.kernels import dispatch
 from prota.kernels.search import VideoBank
-from prota.library.records import VideoRecord
+from prota.library.records import EXACT_SEGMENTS
 from prota.library.storage.reader import Rows, Snapshot
 from prota.library.tokens import pooled_vectors, stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
 from prota.types import PreparedTokens
 
-__all__ = ["Coverage", "Finder", "Found", "Ranked", "RowFinder", "without_file"]
+__all__ = ["Coverage", "Finder", "Ranked", "RowFinder", "TopRows"]
 
-# Up to here every segment is scored; beyond, a candidate stage comes first.
-EXACT_SEGMENTS = 20_000
 CANDIDATES = 500
 # Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
 FILTERED_CANDIDATES = 1500
@@ -43,8 +41,8 @@ class Coverage:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found for each of some queries."""
+class TopRows:
+    """The best rows for each of some queries."""
 
     ranked: list[Ranked]
     coverage: Coverage = Coverage()
@@ -53,7 +51,7 @@ class Found:
 class Finder(Protocol):
     """What finds the best rows of a library, here or on other machines."""
 
-    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
         """For each query the ``count`` best rows that fit an SQL filter; ``exact``: of all that there are."""
         ...
 
@@ -64,14 +62,6 @@ class Finder(Protocol):
     def warm(self) -> None:
         """Read what every search will need, before the first."""
         ...
-
-
-def without_file(videos: Iterable[VideoRecord]) -> frozenset[str]:
-    """Contents whose files are gone, from all of their paths: they are not to be found. Bad files have no segments."""
-    contents: dict[str, set[str]] = {"gone": set(), "indexed": set(), "bad": set()}
-    for record in videos:
-        contents[record.state].add(record.video_id)
-    return frozenset(contents["gone"] - contents["indexed"])
 
 
 def _there(rows: np.ndarray, scores: np.ndarray) -> Ranked:
@@ -101,14 +91,14 @@ class RowFinder:
         self._visible: torch.Tensor | None = None
         """Which rows are not hidden, once somebody asked."""
 
-    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> Found:
+    def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
         if not self.rows:
-            return Found([(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))] * len(tokens))
+            return TopRows([(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))] * len(tokens))
         if not exact and len(self.rows) > self.exact_segments:
-            return Found([self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))])
+            return TopRows([self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))])
         scores, places = search(self.head, tokens, self._all(), count, allowed=self._allowed(where))
         rows = places.cpu().numpy() + self.rows.start
-        return Found([_there(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
+        return TopRows([_there(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
 
     def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> Ranked:
         """The best of the segments that are nearest to one query by their pooled vectors."""

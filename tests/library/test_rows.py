@@ -10,13 +10,13 @@ import torch
 
 from prota.kernels import dispatch
 from prota.kernels.search import VideoBank
-from prota.library import finding
-from prota.library.finding import Coverage, RowFinder, without_file
 from prota.library.records import LibraryError
+from prota.library.search import rows as rows_module
+from prota.library.search.rows import Coverage, RowFinder
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
 from tests.cluster.made_up import CPU, NAMES, fill, head, queries
-from tests.library.small_library import content, video
+from tests.library.small_library import STAMP, content, segments, video
 
 STRETCHES = [range(0, 60), range(0, 1), range(59, 60), range(13, 47)]
 
@@ -73,16 +73,22 @@ def test_a_version_of_before_can_be_opened_until_it_is_cleaned_up(tmp_path: Path
         Snapshot(place, stamp, before)
 
 
-def test_contents_whose_files_are_gone() -> None:
+def test_contents_whose_files_are_gone(tmp_path: Path) -> None:
     records = [
         video("a", 1),
         video("a", 1, path="/copy/a.mp4", state="gone"),
+        video("a", 1, path="/other/a.mp4"),
         video("b", 1, state="gone"),
         video("b", 1, path="/copy/b.mp4", state="gone"),
         video("c", 0, state="bad", reason="empty"),
     ]
-    assert without_file(records) == {content("b")}
-    assert without_file([]) == frozenset()
+    with Writer.create(tmp_path / "library", STAMP) as writer:
+        empty = writer.snapshot
+        writer.commit(records, [segments("a", 1), segments("b", 1)])
+    snapshot = Snapshot.open(tmp_path / "library")
+    assert snapshot.hidden == {content("b")}
+    assert {video_id: record.path for video_id, record in snapshot.shown.items()} == {content("a"): "/films/a.mp4"}
+    assert (empty.hidden, empty.shown) == (frozenset(), {})
 
 
 def test_hidden_contents_are_not_found(folder: Path) -> None:
@@ -100,8 +106,8 @@ def test_hidden_contents_are_not_found(folder: Path) -> None:
 
 def test_hidden_contents_leave_room_for_the_rest(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where candidates come first, those that are hidden are not among them."""
-    monkeypatch.setattr(finding, "CANDIDATES", 4)
-    monkeypatch.setattr(finding, "FILTERED_CANDIDATES", 4)
+    monkeypatch.setattr(rows_module, "CANDIDATES", 4)
+    monkeypatch.setattr(rows_module, "FILTERED_CANDIDATES", 4)
     store = Snapshot.open(folder)
     hidden = {content(name) for name in NAMES[1:]}
     for rows in (None, range(2, 60)):

@@ -1,4 +1,4 @@
-"""A clip or a picture as a query: what it looks like, and which of some captions it means."""
+"""A clip or a picture as a query, from a file or from the library; and captions that describe a clip."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import torch
 
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
-from prota.library.records import LibraryError, SegmentBatch
-from prota.library.search import Query, clean_query, has_words
+from prota.library.records import Floats, LibraryError, SegmentBatch, VideoRecord
+from prota.library.search.queries import Query, words_of
+from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import SegmentTokens
+from prota.library.storage.schema import one_of
 from prota.library.tokens import stored_tokens
 from prota.model.prota import ProTA
 from prota.video.sampling import SAME_TIME
 from prota.video.walk import content_id
 from prota.workers.process_pool import DecodePool
 
-__all__ = ["CaptionMatch", "ClipRange", "like_query", "match_captions", "parse_clip"]
+__all__ = ["CaptionMatch", "ClipRange", "clip_query", "match_captions", "parse_clip", "stored_query"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def _tokens(batch: SegmentBatch) -> SegmentTokens:
     return SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask)
 
 
-def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
+def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
     """A query for moments that look like a stretch of a clip, as far as one segment goes; without one, like its middle.
 
     ``memory``: bytes that decoding may take; 0: any.
@@ -109,14 +111,36 @@ def like_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: in
     if clip.start is not None and clip.end is not None:
         if not content.duration:
             raise LibraryError(f"{clip.path} is a picture, which has no stretch from {clip.start:g} to {clip.end:g} s")
-        covered = np.minimum(content.ends, clip.end) - np.maximum(content.starts, clip.start)
-        if covered.max() <= 0:
+        place, covered = _covering(content.starts, content.ends, clip.start, clip.end)
+        if covered <= 0:
             raise LibraryError(f"{clip.path} shows nothing from {clip.start:g} to {clip.end:g} s: it is shorter")
-        content = _shown(content, int(covered.argmax()), clip.start, clip.end)
+        content = _shown(content, place, clip.start, clip.end)
         name = f"{name}@{clip.start:g}-{clip.end:g}"
     batch = encode_video(model, content_id(clip.path), content)
     tokens = stored_tokens(_tokens(batch), model.logit_scale.device)
-    return Query(f"like {name}", tokens, False, like=(batch.video_id, float(batch.start[0]), float(batch.end[0])))
+    return Query(f"like {name}", tokens, like=(batch.video_id, float(batch.start[0]), float(batch.end[0])))
+
+
+def stored_query(view: View, video: VideoRecord, start: float, end: float) -> Query | None:
+    """A query for moments that look like a stretch of a video of the library: its segment that covers most of it.
+
+    A picture's segment has length 0 and is covered by a stretch that includes 0. None: the video shows nothing there.
+    """
+    table = view.snapshot.segments(["row", "start", "end"], one_of("video_id", [video.video_id])).to_pydict()
+    place, covered = _covering(np.array(table["start"]), np.array(table["end"]), start, end)
+    if covered < 0 or (covered == 0 and video.kind != "picture"):
+        return None
+    tokens = stored_tokens(view.snapshot.tokens([table["row"][place]]), view.device)
+    # Neither the stretch nor the segment that stands for it is a result.
+    around = (video.video_id, min(table["start"][place], start), max(table["end"][place], end))
+    return Query(f"like {Path(video.path).stem}", tokens, like=around)
+
+
+def _covering(starts: Floats, ends: Floats, start: float, end: float) -> tuple[int, float]:
+    """The segment that covers most of a stretch, and how much; less than 0 if none does."""
+    covered = np.minimum(ends, end) - np.maximum(starts, start)
+    place = int(covered.argmax()) if len(covered) else 0
+    return place, float(covered[place]) if len(covered) else -1.0
 
 
 def _shown(content: VideoContent, segment: int, start: float, end: float) -> VideoContent:
@@ -147,7 +171,7 @@ class CaptionMatch:
 @torch.inference_mode()
 def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: float = 300.0) -> list[CaptionMatch]:
     """Captions by how well they describe any moment of a clip, best first."""
-    texts = [clean_query(caption) for caption in captions if has_words(caption)]
+    texts = [words for caption in captions if (words := words_of(caption))]
     if not texts:
         raise LibraryError("no captions given: one a line")
     queries = [model.encode_text(texts[start : start + 256]).without_source() for start in range(0, len(texts), 256)]

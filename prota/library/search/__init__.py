@@ -1,0 +1,1 @@
+"""Searching a library: from a text or a clip to its best moments."""

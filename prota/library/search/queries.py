@@ -1,0 +1,47 @@
+"""What is searched for: a text in words, or what a text or a clip was encoded to."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prota.library.records import LibraryError
+
+if TYPE_CHECKING:
+    from prota.types import PreparedTokens
+
+__all__ = ["Query", "clean_query", "words_of"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """An encoded text or clip."""
+
+    text: str
+    tokens: PreparedTokens
+    cut: bool = False
+    """Whether the text was longer than the model reads."""
+    like: tuple[str, float, float] | None = None
+    """Of a clip: its content, start and end, which are not results."""
+
+    def is_itself(self, video_id: str, start: float, end: float) -> bool:
+        """Whether a segment is part of the clip that is the query."""
+        if self.like is None or self.like[0] != video_id:
+            return False
+        # A picture has one segment, of length 0, which overlaps nothing.
+        return start == end or (start < self.like[2] and self.like[1] < end)
+
+
+def clean_query(text: str) -> str:
+    """The words of a text; LibraryError if there are none."""
+    words = words_of(text)
+    if not words:
+        raise LibraryError("the query is empty: say in words what the moment shows")
+    return words
+
+
+def words_of(text: str) -> str:
+    """A text without control characters and runs of spaces."""
+    plain = "".join(" " if unicodedata.category(letter).startswith("C") else letter for letter in text)
+    return " ".join(plain.split())

@@ -1,0 +1,158 @@
+"""One version of a library with the model that made it: encoded queries in, moments out.
+
+The walk of a query: `encode` → `search`: the best rows (`rows`) → moments (`moments`) → best frames → relevance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+import numpy as np
+import torch
+
+from prota.library.records import EXACT_SEGMENTS, LibraryError
+from prota.library.search.hits import ExplainedFrame, Hit, MomentExplanation, Results
+from prota.library.search.moments import Moment, ScoredSegment, find_moments
+from prota.library.search.queries import Query, clean_query
+from prota.library.search.rows import Finder, Ranked, RowFinder
+from prota.library.storage.reader import Snapshot
+from prota.library.tokens import stored_tokens
+from prota.model.prota import ProTA
+from prota.model.relevance import query_facts
+from prota.types import PreparedTokens
+
+__all__ = ["View"]
+
+# Segments looked at for each moment asked for: half of them overlap another.
+_SEGMENTS_PER_MOMENT = 8
+# A smaller k looks at as many segments as this one, so that its moments are the first of a larger k.
+_LEAST_MOMENTS = 24
+# If they make too few moments, look at this many times more segments, while there are fewer than the limit.
+_DEEPER, _MOST_SEGMENTS = 8, 10_000
+# Some 25 MB of tokens at M = 12, D = 512.
+_ROWS_AT_ONCE = 1024
+
+
+def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One item of a batch, without its padding."""
+    return values[place : place + 1][:, real]
+
+
+class View:
+    """A pinned version of a library: later commits do not change what it finds."""
+
+    def __init__(
+        self, snapshot: Snapshot, model: ProTA, finder: Finder | None = None, *, exact_segments: int = EXACT_SEGMENTS
+    ) -> None:
+        """``finder``: by default one in this process, which scores all of up to ``exact_segments``."""
+        self.snapshot, self.model, self.device = snapshot, model, model.logit_scale.device
+        self.finder = finder or RowFinder(
+            snapshot, model.head, self.device, hidden=snapshot.hidden, exact_segments=exact_segments
+        )
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str]) -> list[Query]:
+        """Queries from texts, in one pass of the model; each is what it would be alone."""
+        words, encoder = [clean_query(text) for text in texts], self.model.text_encoder
+        batch = encoder.tokenize(words)
+        tokens = self.model.encode_text(batch).without_source()
+        # Only a text that fills the model's length can be longer.
+        full = (batch.mask.sum(dim=1) >= encoder.length).tolist()
+        cut = [
+            filled and len(encoder.tokenizer.pieces(text, 10_000)) > encoder.length
+            for text, filled in zip(words, full, strict=True)
+        ]
+        # Without the padding that longer neighbours brought.
+        alone = [tokens.map(partial(_alone, place, tokens.mask[place])) for place in range(len(words))]
+        return [Query(*parts) for parts in zip(words, alone, cut, strict=True)]
+
+    def search(
+        self, queries: Sequence[Query], k: int = 10, where: str | None = None, *, exact: bool = False
+    ) -> list[Results]:
+        """The k best moments for each query; all queries are scored in one pass.
+
+        ``where``: a filter as SQL; ``exact``: score every segment, however many there are.
+        """
+        if k < 1:
+            raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
+        count = max(k, _LEAST_MOMENTS) * _SEGMENTS_PER_MOMENT
+        top = self.finder.find(PreparedTokens.cat([query.tokens for query in queries]), count, where, exact)
+        results = []
+        for query, first in zip(queries, top.ranked, strict=True):
+            ranked, asked, coverage = first, count, top.coverage
+            moments = self._moments(query, ranked, k)
+            # One long scene, or the clip that is the query itself, may have taken all the places.
+            while len(moments) < k and len(ranked[0]) == asked < _MOST_SEGMENTS:
+                asked *= _DEEPER
+                deeper = self.finder.find(query.tokens, asked, where, exact)
+                ranked, coverage = deeper.ranked[0], deeper.coverage
+                moments = self._moments(query, ranked, k)
+            # If a filter left few, they are the library; if it left many, their number is not known.
+            searched = len(ranked[0]) if len(ranked[0]) < asked else self.snapshot.count()
+            cutoff = 0.0 if self.model.relevance is None else self.model.relevance.fit.cutoff
+            results.append(Results(query, self._hits(query, moments, searched), cutoff, coverage))
+        return results
+
+    def _moments(self, query: Query, ranked: Ranked, k: int) -> list[Moment]:
+        """The k best moments of some segments, without missing files and the query itself."""
+        rows, scores = ranked
+        table = self.snapshot.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+        columns = zip(rows, table["video_id"], table["start"], table["end"], scores, strict=True)
+        segments = [
+            ScoredSegment(int(row), video_id, start, end, float(score))
+            for row, video_id, start, end, score in columns
+            if video_id in self.snapshot.shown and not query.is_itself(video_id, start, end)
+        ]
+        return find_moments(segments, k)
+
+    @torch.inference_mode()
+    def _hits(self, query: Query, moments: Sequence[Moment], searched: int) -> list[Hit]:
+        """Moments with videos, best frames and relevance; what they need is read at once for all."""
+        if not moments:
+            return []
+        rows = [moment.row for moment in moments]
+        frames = self.model.head.best_frames(query.tokens, self.finder.tokens(rows)).tolist()
+        relevance = self.relevance(query, [moment.score for moment in moments], searched)
+        hits = []
+        for moment, times, frame, judged in zip(moments, self._times(rows), frames, relevance, strict=True):
+            best, video = times[min(frame, len(times) - 1)], self.snapshot.shown[moment.video_id]
+            hits.append(Hit(video, moment.start, moment.end, moment.score, best, moment.row, judged))
+        return hits
+
+    @torch.inference_mode()
+    def relevance(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:
+        """The relevance of these scores among so many segments; None if it cannot be known."""
+        relevance = self.model.relevance
+        if relevance is None or query.like is not None or not scores:
+            return [None] * len(scores)
+        background = self.model.score(query.tokens, self._background)[0].cpu()
+        return relevance.of(torch.tensor(scores), background, query_facts(query.tokens)[0].cpu(), searched)
+
+    @cached_property
+    def _background(self) -> PreparedTokens:
+        assert self.model.relevance is not None
+        return self.model.relevance.background.to(self.device)
+
+    @torch.inference_mode()
+    def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
+        """The scores of these segments, in the order given."""
+        found: list[float] = []
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            found += self.model.score(query.tokens, self._stored(rows[start : start + _ROWS_AT_ONCE]))[0].tolist()
+        return found
+
+    def explain(self, query: Query, row: int) -> MomentExplanation:
+        """What the score of a segment for a text is made of."""
+        found, (times,) = self.model.explain(query.tokens, self._stored([row])), self._times([row])
+        words = found.by_word(self.model.text_encoder.words(query.text))
+        frames = zip(times, found.video_contributions.tolist(), found.video_weight.tolist(), strict=True)
+        return MomentExplanation(found.score, words, [ExplainedFrame(*frame) for frame in frames])
+
+    def _stored(self, rows: Sequence[int]) -> PreparedTokens:
+        return stored_tokens(self.snapshot.tokens(rows), self.device)
+
+    def _times(self, rows: Sequence[int]) -> list[list[float]]:
+        """Seconds of the frames of each segment."""
+        times = self.snapshot.segments(["times"], rows=rows)["times"].to_pylist()
+        return [[float(value) for value in row if value is not None and not np.isnan(value)] for row in times]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+import prota
 from prota.cli import (
     ablate,
     calibrate,
@@ -68,7 +69,7 @@ def _tell_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"prota {version('prota')}, Python {platform.python_version()}, torch {version('torch')}")
+        typer.echo(f"prota {prota.__version__}, Python {platform.python_version()}, torch {version('torch')}")
         raise typer.Exit
 
 
@@ -120,10 +121,8 @@ def main() -> None:
 
 def _report_bug() -> NoReturn:
     """Called where an exception is being handled."""
-    from importlib.metadata import version
-
     traceback.print_exc()
-    _fail(f"this is a bug in prota {version('prota')}: please report it with the lines above", 1)
+    _fail(f"this is a bug in prota {prota.__version__}: please report it with the lines above", 1)
 
 
 def _refuse(error: Any) -> NoReturn:

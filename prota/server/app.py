@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -21,6 +20,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+import prota
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Where
 from prota.server.answering import QueryWorker
@@ -69,7 +69,7 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     }
     app = FastAPI(
         title="ProTA",
-        version=_version(),
+        version=prota.__version__,
         description="Search videos with natural language.",
         docs_url=None,
         redoc_url=None,
@@ -99,13 +99,6 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     app.add_middleware(Guard, options=backend.options)
     app.add_middleware(_RequestMetrics, registry=registry)
     return app
-
-
-def _version() -> str:
-    try:
-        return version("prota")
-    except PackageNotFoundError:
-        return "0"
 
 
 def _backend(library: Where, options: ServerOptions) -> Backend:

@@ -111,7 +111,7 @@ def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeo
     from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
 
     settings, encoder = experiment.data, experiment.encoder
-    plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)
+    plan = CachePlan(encoder.frames, settings.cache_size, settings.max_seconds, encoder.picture)
     folder = Path(settings.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment, progress
+from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment
+from prota.cli.progress import progress
 
 if TYPE_CHECKING:
     from prota.config.experiment import Experiment

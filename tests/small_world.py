@@ -68,6 +68,6 @@ def write_world(folder: Path) -> Path:
         ],
     )
     videos = {path.stem: path for path in (folder / "clips").iterdir()}
-    fill_cache(folder / "cache", videos, CachePlan(4, 1, 32), workers=2)
+    fill_cache(folder / "cache", videos, CachePlan(4, 32), workers=2)
     (folder / "experiment.toml").write_text(experiment.to_toml(), encoding="utf-8")
     return folder / "experiment.toml"

@@ -48,7 +48,7 @@ def reading(mark: str, *workers: str) -> bool:
     ("options", "worker"),
     [
         (("--device", "cpu"), "prota.workers.process_pool"),
-        pytest.param(("--device", "cpu", "--ray", "local"), "ray::MapWorker", marks=pytest.mark.ray),
+        pytest.param(("--device", "cpu", "--ray", "local"), "ray::Encoder", marks=pytest.mark.ray),
     ],
 )
 def test_workers_end_with_an_index_that_is_killed(videos: Path, options: tuple[str, ...], worker: str) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Data, Device, Overrides, load_system, progress, require_data
+from prota.cli.options import Data, Device, Overrides, load_system, require_data
+from prota.cli.progress import progress
 from prota.errors import UsageError
 
 if TYPE_CHECKING:

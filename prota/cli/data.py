@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment, progress
+from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment
+from prota.cli.progress import progress
 
 if TYPE_CHECKING:
     from prota.config.experiment import Experiment
@@ -111,7 +112,7 @@ def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeo
     from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
 
     settings, encoder = experiment.data, experiment.encoder
-    plan = CachePlan(encoder.frames, settings.cache_jitter, settings.cache_size, settings.max_seconds, encoder.picture)
+    plan = CachePlan(encoder.frames, settings.cache_size, settings.max_seconds, encoder.picture)
     folder = Path(settings.cache).expanduser()
     with progress("decoding") as update:
         report = fill_cache(

@@ -21,10 +21,10 @@ from prota.cli.options import (
     Overrides,
     SplitName,
     load_system,
-    progress,
     require_data,
     show_table,
 )
+from prota.cli.progress import progress
 from prota.config.base import merge, parse_override
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prota.cli.options import AllowMissing, Data, Device, Overrides, SplitName, load_system, progress
+from prota.cli.options import AllowMissing, Data, Device, Overrides, SplitName, load_system
+from prota.cli.progress import progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

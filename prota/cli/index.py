@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
+from prota.cli.progress import clock, progress_bar
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -121,11 +122,7 @@ class _Display:
     """Files, hours of video, pictures, rate and time left."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-        columns = (TextColumn("indexing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-        self.bar = Progress(*columns, console=Console(stderr=True))
+        self.bar = progress_bar(times=False)
         self.task = self.bar.add_task("indexing", total=None, note="")
         self.started = time.monotonic()
 
@@ -148,13 +145,8 @@ def progress_note(report: IndexReport, elapsed: float) -> str:
         parts = [*(parts if report.seconds else []), _pictures(report)]
     if report.bad:
         parts.append(f"{len(report.bad)} bad")
-    parts.append(_clock(elapsed))
+    parts.append(clock(elapsed))
     # By the bytes of files: a film among clips is one file, but most of the work.
     if 0 < report.bytes_done < report.bytes_new:
-        parts.append(f"{_clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
+        parts.append(f"{clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
     return ", ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

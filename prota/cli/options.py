@@ -1,12 +1,10 @@
-"""What several commands take, and how they show that they are at work."""
+"""What several commands take and print."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,7 +40,6 @@ __all__ = [
     "load_experiment",
     "load_system",
     "print_json",
-    "progress",
     "read_lines",
     "require_data",
     "show_table",
@@ -169,36 +166,6 @@ def print_json(value: object, indent: int | None = None) -> None:
 
 def cores() -> int:
     return os.cpu_count() or 1
-
-
-@contextmanager
-def progress(label: str) -> Iterator[Callable[..., None]]:
-    """A bar with rate and time left on stderr; call what it gives with done=, total= and note=."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None, note="")
-
-        def update(done: int, total: int, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, note=note)
-
-        yield update
 
 
 def show_table(table: Table, narrowest: int | None = None) -> None:

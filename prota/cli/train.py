@@ -21,10 +21,9 @@ from prota.cli.options import (
     StartModel,
     load_experiment,
 )
+from prota.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from prota.runs import TrainingState
 
 __all__ = ["Display", "StopRequest", "train"]
@@ -107,17 +106,8 @@ class Display:
     """The progress bar of a run, and TensorBoard where it is installed."""
 
     def __init__(self, visible: bool, run: Path | None) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self.console = Console(stderr=True)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        self.bar: Progress = Progress(*columns, TimeRemainingColumn(), console=self.console, disable=not visible)
+        self.bar = progress_bar(visible=visible)
+        self.console = self.bar.console
         self.board: Any = _tensorboard(run) if visible and run is not None else None
         self.task: Any = None
         self.features: Any = None

@@ -83,7 +83,8 @@ class RayExecutor:
         self._fingerprint = _remote(fingerprint_here, num_cpus=1, max_retries=-1)
         self._read = _remote(read_part, num_cpus=1, max_retries=-1, num_returns=2)
         self._encoder = _remote(Encoder, num_cpus=0, num_gpus=min(gpus, 1), max_restarts=RESTARTS, max_task_retries=-1)
-        shared = ray.put(model.to("cpu"))
+        # In a list, so that encoders fetch it themselves, also when they are started again.
+        shared = [ray.put(model.to("cpu"))]
         self._arguments = writer.location.absolute(), writer.stamp, shared, "cuda" if gpus else "cpu"
         self._pending: dict[Ref, Callable[[Any], list[Event]]] = {}
         """What is done with each result."""
@@ -243,13 +244,13 @@ def read_part(task: Read, timeout: float) -> tuple[Part | Failed, VideoContent |
 class Encoder:
     """An actor with a model: encodes what was read, and writes it into the library."""
 
-    def __init__(self, location: Location, stamp: ModelStamp, model: ProTA, device: str) -> None:
+    def __init__(self, location: Location, stamp: ModelStamp, model: list[Ref], device: str) -> None:
         import torch
 
         # There may be as many encoders as cores.
         torch.set_num_threads(1)
         self.location, self.stamp, self.device = location, stamp, device
-        self.model = model.to(torch.device(device)).eval()
+        self.model = ray.get(model[0]).to(torch.device(device)).eval()
         self._checked = False
 
     def check_library(self) -> None:

@@ -16,6 +16,8 @@ __all__ = ["DataConfig", "Experiment", "SourceConfig", "TrainConfig"]
 class DataConfig(Section):
     """Which captions and videos, and where they lie."""
 
+    removed: ClassVar[Mapping[str, object]] = {"cache_jitter": 1}
+
     benchmark: Literal["msrvtt-9k", "msrvtt-7k", "msrvtt-full", "msvd", "lsmdc", "didemo", "folder"] = Field(
         "msrvtt-9k", description="whose files and splits"
     )
@@ -38,9 +40,6 @@ class DataConfig(Section):
         0, ge=0, description="training videos held back for validation, chosen by a hash of their id"
     )
     cache_size: int = Field(224, ge=8, description="side of the cached square frames, in pixels")
-    cache_jitter: int = Field(
-        1, ge=1, description="cached frames per sampled frame, an odd number: what train.jitter chooses from"
-    )
     max_seconds: float = Field(
         0.0, ge=0, description="only the first so many seconds of a video are sampled; 0: all of it"
     )
@@ -48,10 +47,6 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.cache_jitter % 2 == 0:
-            raise ValueError(
-                f"cache_jitter={self.cache_jitter} has no middle frame to test with; allowed: odd numbers from 1"
-            )
         if self.benchmark == "folder" and not self.captions:
             raise ValueError("captions='' leaves benchmark='folder' without captions; allowed: a CSV or JSONL file")
         if self.tags and self.benchmark != "folder":
@@ -83,6 +78,8 @@ class TrainConfig(Section):
         "clip_norm": 1.0,
         "deterministic": False,
         "gradient_checkpointing": False,
+        "jitter": False,
+        "layer_decay": 1.0,
         "warmup": 0.1,
         "weight_decay": 0.2,
     }
@@ -114,15 +111,11 @@ class TrainConfig(Section):
     lr_text: float = Field(1e-7, ge=0, description="learning rate of the text tower; 0: frozen")
     lr_temporal: float = Field(1e-4, ge=0, description="learning rate of the temporal transformer; 0: frozen")
     lr_new: float = Field(1e-3, gt=0, description="learning rate of the head and of new projections")
-    layer_decay: float = Field(
-        1.0, gt=0, le=1, description="what a tower's learning rate is multiplied with from each layer to the one before"
-    )
     precision: Literal["bf16", "fp32"] = Field("bf16", description="of the encoders on a GPU; scores are always fp32")
     compile: bool = Field(False, description="compile the layers of the towers with torch.compile")
     frames: int = Field(
         0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"
     )
-    jitter: bool = Field(False, description="draw each frame from its stretch of the video instead of the middle")
     crop: float = Field(1.0, gt=0, le=1, description="smallest side of a random crop, as a share; 1: none")
     crop_per: Literal["batch", "video"] = Field(
         "batch", description="one crop for a whole batch, or each video its own"
@@ -188,7 +181,7 @@ class Experiment(Config):
         )
         names = ("batch_size", "captions_per_video", "frames", "crop", "mixing")
         changes: dict[str, Any] = {field: getattr(own, field) for field in names if getattr(own, field) is not None}
-        train = self.train.replace(**changes, jitter=False)
+        train = self.train.replace(**changes)
         return self.replace(data=data, train=train, sources={})
 
     @model_validator(mode="after")
@@ -208,10 +201,6 @@ class Experiment(Config):
             raise ValueError("train.start_with='towers' needs train.start, a model to take them from (--from)")
         if self.train.teacher and not self.loss.soft_targets:
             raise ValueError("train.teacher is of use to loss.soft_targets alone, which is 0; allowed: above 0")
-        if self.train.jitter and self.data.cache_jitter == 1:
-            raise ValueError(
-                "train.jitter=true has only one frame per stretch to draw from; allowed: data.cache_jitter 3, 5, …"
-            )
         if self.train.captions == "all" and self.train.captions_per_video > 1:
             raise ValueError(
                 f"train.captions_per_video={self.train.captions_per_video} draws captions anew in every epoch; "

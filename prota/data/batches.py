@@ -23,7 +23,6 @@ from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
 from prota.data.frame_cache import CachePlan, FrameCache
 from prota.data.splits import DataError, Split
-from prota.video.sampling import middle_indices
 
 __all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead"]
 __all__ += ["count_batches", "epoch_batches", "open_cache"]
@@ -58,7 +57,6 @@ def open_cache(experiment: Experiment) -> FrameCache:
     for name, cached, wanted in (
         ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
         ("data.cache_size", cache.plan.size, experiment.data.cache_size),
-        ("data.cache_jitter", cache.plan.jitter, experiment.data.cache_jitter),
         ("data.max_seconds", cache.plan.max_seconds, experiment.data.max_seconds),
         ("encoder.picture", cache.plan.extent, experiment.encoder.picture),
     ):
@@ -209,16 +207,12 @@ class ClipReader:
         return strangers
 
     def _clip(self, video_id: str, epoch: int | None, count: int) -> Array:
-        cached, plan = self.cache.frames(video_id), self.cache.plan
+        cached = self.cache.frames(video_id)
         if len(cached) == 1:
             return cached
-        chosen = middle_indices(len(cached), plan.frames, plan.jitter)
-        if epoch is None:
-            return np.asarray(cached[_spread(chosen, count)])
-        generator = np.random.default_rng([self.train.seed, epoch, _number(video_id, "frames")])
-        if self.train.jitter and len(cached) == plan.frames * plan.jitter:
-            chosen = np.arange(plan.frames) * plan.jitter + generator.integers(plan.jitter, size=plan.frames)
-        if self.train.frames and len(chosen) > self.train.frames:
+        chosen = np.arange(len(cached))
+        if epoch is not None and self.train.frames and len(chosen) > self.train.frames:
+            generator = np.random.default_rng([self.train.seed, epoch, _number(video_id, "frames")])
             chosen = np.sort(generator.choice(chosen, self.train.frames, replace=False))
         return np.asarray(cached[_spread(chosen, count)])
 

@@ -172,9 +172,7 @@ def _decode_video(argument: tuple[str, CachePlan, int]) -> tuple[Pictures, list[
 
     def choose(timeline: Timeline) -> list[int]:
         times, duration = timeline.times, timeline.duration
-        chosen: list[int] = uniform_indices(
-            times, duration, plan.frames, jitter=plan.jitter, max_seconds=plan.max_seconds
-        ).tolist()
+        chosen: list[int] = uniform_indices(times, duration, plan.frames, max_seconds=plan.max_seconds).tolist()
         return chosen
 
     timeline, chosen, frames = decode_chosen(

@@ -40,10 +40,9 @@ class CacheError(ProtaError, ValueError):
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What is kept of each video: `frames` stretches, `jitter` frames of each, as squares of `size` pixels."""
+    """What is kept of each video: up to `frames` frames, as squares of `size` pixels."""
 
     frames: int
-    jitter: int
     size: int
     max_seconds: float = 0.0
     """Only so much of the beginning of a video is sampled; 0: all of it."""
@@ -53,8 +52,6 @@ class CachePlan:
     def __post_init__(self) -> None:
         if self.frames < 1 or self.size < 1:
             raise ValueError(f"frames = {self.frames} and size = {self.size} must be 1 or more")
-        if self.jitter < 1 or self.jitter % 2 == 0:
-            raise ValueError(f"jitter = {self.jitter} is not allowed; allowed: odd numbers from 1")
         if not 0 <= self.max_seconds < math.inf:
             raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: seconds, or 0 for all")
         if self.extent not in get_args(Extent):
@@ -87,7 +84,10 @@ def read_plan(folder: Path) -> CachePlan:
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         raise CacheError(f"{folder} is not a frame cache of this version (format {FORMAT}): use another folder")
     try:
-        return CachePlan(**record["plan"])
+        plan = dict(record["plan"])
+        if plan.pop("jitter", 1) != 1:
+            raise ValueError("several frames of each stretch are not supported any more")
+        return CachePlan(**plan)
     except (KeyError, TypeError, ValueError) as error:
         raise CacheError(
             f"{folder / 'cache.json'} is damaged ({error}): delete the folder and fill it again"

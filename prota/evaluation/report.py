@@ -75,9 +75,7 @@ class SystemUnderTest:
         assert source is not None
         sections = source.model_dump() | model.config.model_dump()
         if own is not None:
-            # Frames are drawn in training alone: a cache without others to draw is as good for this.
-            drawn = {} if source.data.cache_jitter > 1 else {"jitter": False}
-            sections["train"] = own.train.model_dump() | drawn
+            sections["train"] = own.train.model_dump()
         experiment = Experiment(**sections)
         benchmark, trained_on = load_benchmark(experiment.data), frozenset[str]()
         if own is not None:

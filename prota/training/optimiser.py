@@ -24,8 +24,8 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     # Projections and temperature of a CLIP, or of a model that training starts from, are part of what it learned.
     learned = model.config.encoder.kind != "pair" or bool(config.start)
     text, video = model.text_encoder, model.video_encoder
-    yield from _tower_rates("text tower", text.tower.model, config.lr_text, config.layer_decay)
-    yield from _tower_rates("vision tower", video.tower.model, config.lr_vision, config.layer_decay)
+    yield "text tower", text.tower.model, config.lr_text
+    yield "vision tower", video.tower.model, config.lr_vision
     yield "text projection", text.tower.projection, config.lr_text if learned else config.lr_new
     yield "frame projection", video.tower.projection, config.lr_vision if learned else config.lr_new
     yield "logit scale", model.logit_scale, config.lr_text if learned else config.lr_new
@@ -38,26 +38,6 @@ def layers_of(tower: nn.Module) -> list[nn.Module]:
     """The layers of a transformer, first to last: its largest list of modules."""
     lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
     return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
-
-
-def _tower_rates(
-    name: str, tower: nn.Module, rate: float, decay: float
-) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
-    """A tower as one part, or where rates decay, layer by layer: the first, and what lies before, learn least."""
-    layers = layers_of(tower)
-    if decay == 1 or not rate or not layers:
-        yield name, tower, rate
-        return
-    for number, layer in enumerate(layers, start=1):
-        yield f"{name}, layer {number}", layer, rate * decay ** (len(layers) - number)
-    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
-    # Parameters come in the order of the modules: embeddings, CLIP's first norm, layers, the last norm.
-    before = True
-    for path, parameter in tower.named_parameters():
-        if id(parameter) in inside:
-            before = False
-        else:
-            yield f"{name}, {path}", parameter, rate * decay ** len(layers) if before else rate
 
 
 def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object]]:

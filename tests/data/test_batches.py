@@ -127,11 +127,11 @@ class Numbers:
         return (100 * int(video_id[1:]) + np.arange(self.lengths[video_id]))[:, None].astype(np.int64)
 
 
-def reader(lengths: dict[str, int], *overrides: str, jitter: int = 1, split: SplitName = "train") -> ClipReader:
-    settings = ["encoder.frames=4", f"data.cache_jitter={jitter}", *overrides]
+def reader(lengths: dict[str, int], *overrides: str, split: SplitName = "train") -> ClipReader:
+    settings = ["encoder.frames=4", *overrides]
     experiment = Experiment.build("prota", "toy", settings)
     items = Split(split, tuple(Item(name, ("x",)) for name in lengths))
-    return ClipReader(Numbers(CachePlan(4, jitter, 8), lengths), experiment, items)
+    return ClipReader(Numbers(CachePlan(4, 8), lengths), experiment, items)
 
 
 def rows(source: ClipReader, ids: list[str], epoch: int | None = None) -> list[list[int]]:
@@ -141,20 +141,10 @@ def rows(source: ClipReader, ids: list[str], epoch: int | None = None) -> list[l
 
 def test_tests_see_uniform_frames_and_short_clips_are_masked() -> None:
     assert rows(reader({"v1": 4, "v2": 2}), ["v1", "v2"]) == [[100, 101, 102, 103], [200, 201]]
-    assert rows(reader({"v1": 12, "v2": 2}, jitter=3), ["v1", "v2"]) == [[101, 104, 107, 110], [200, 201]]
 
 
-def test_jitter_draws_one_frame_of_each_stretch() -> None:
-    source = reader({"v1": 12, "v2": 3}, "train.jitter=true", jitter=3)
-    drawn = [rows(source, ["v1"], epoch)[0] for epoch in range(40)]
-    assert all([(frame - 100) // 3 for frame in frames] == [0, 1, 2, 3] for frames in drawn)
-    assert {frame for frames in drawn for frame in frames} == set(range(100, 112))
-    assert rows(source, ["v2"], 0) == [[200, 201, 202]]
-    assert rows(source, ["v1"], 7) == rows(source, ["v1"], 7)
-
-
-def test_without_jitter_training_sees_what_tests_see() -> None:
-    source = reader({"v1": 12}, "train.jitter=false", jitter=3)
+def test_training_sees_what_tests_see() -> None:
+    source = reader({"v1": 4})
     assert [rows(source, ["v1"], epoch) for epoch in range(5)] == [rows(source, ["v1"])] * 5
 
 
@@ -219,13 +209,13 @@ def test_fewer_frames_of_a_video_are_those_in_the_middle_of_its_stretches() -> N
 
 
 def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
-    assert open_cache(Experiment.load(world_config)).plan == CachePlan(4, 1, 32)
+    assert open_cache(Experiment.load(world_config)).plan == CachePlan(4, 32)
     with pytest.raises(DataError, match=r"data\.cache_size=64, but the frame cache .* was filled with 32; allowed: 32"):
         open_cache(Experiment.load(world_config, ["data.cache_size=64"]))
     with pytest.raises(DataError, match=r"data\.max_seconds=30\.0, but the frame cache .* was filled with 0\.0"):
         open_cache(Experiment.load(world_config, ["data.max_seconds=30"]))
-    with pytest.raises(DataError, match=r"data\.cache_jitter=3, but the frame cache .* was filled with 1"):
-        open_cache(Experiment.load(world_config, ["data.cache_jitter=3"]))
+    with pytest.raises(DataError, match=r"data\.max_seconds=3\.0, but the frame cache .* was filled with 0\.0"):
+        open_cache(Experiment.load(world_config, ["data.max_seconds=3"]))
     with pytest.raises(DataError, match=r"encoder\.picture=whole, but the frame cache .* was filled with centre"):
         open_cache(Experiment.load(world_config, ["encoder.picture=whole"]))
 

@@ -16,14 +16,14 @@ import pytest
 from prota.data import shards
 from prota.data.frame_cache import CacheError, CachePlan, FrameCache, Progress, fill_cache
 from prota.files import hold
-from prota.video.sampling import middle_indices, uniform_indices
+from prota.video.sampling import uniform_indices
 from prota.video.transforms import to_square
 from tests.processes import REPOSITORY
 from tests.video.clips import decode_frames, write_clip
 
 pytestmark = pytest.mark.process
 
-PLAN = CachePlan(frames=4, jitter=3, size=16)
+PLAN = CachePlan(frames=4, size=16)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def check(folder: Path, videos: dict[str, Path]) -> None:
     assert not list(folder.glob("*.tmp"))
     for id in cache.ids:
         count = int(id[1:])
-        chosen = uniform_indices(np.arange(count) / 25, count / 25, PLAN.frames, jitter=PLAN.jitter)
+        chosen = uniform_indices(np.arange(count) / 25, count / 25, PLAN.frames)
         timeline, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         # One grey level for another decoder's rounding; neighbours are eight apart.
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
@@ -80,9 +80,7 @@ def test_a_cache_holds_the_right_frames(videos: dict[str, Path], tmp_path: Path)
     frames = cache.frames("v30")
     assert not frames.flags.writeable
     assert isinstance(frames, np.memmap)
-    assert cache.frames("v4").shape == (4, 16, 16, 3)
-    middle = frames[middle_indices(len(frames), PLAN.frames, PLAN.jitter)]
-    assert middle.shape == (4, 16, 16, 3)
+    assert frames.shape == cache.frames("v4").shape == (4, 16, 16, 3)
     # A pickled cache carries no pictures.
     copy = pickle.dumps(cache)
     assert len(copy) < 10_000
@@ -117,7 +115,7 @@ def killed(temporary, path):
 
 files.publish = shards.publish = killed
 paths = {id: Path(path) for id, path in json.loads(videos).items()}
-cache.fill_cache(folder, paths, cache.CachePlan(4, 3, 16), workers=2)
+cache.fill_cache(folder, paths, cache.CachePlan(4, 16), workers=2)
 """
 
 
@@ -144,14 +142,14 @@ def test_a_killed_writer_is_continued(videos: dict[str, Path], tmp_path: Path) -
 def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Path) -> None:
     """The frames of a clip that ends there; shorter clips are as without a limit."""
     # 0.8 s at 25 frames a second: of v20 everything, of v22 and longer clips the first 20 frames.
-    plan = CachePlan(4, 3, 16, max_seconds=0.8)
+    plan = CachePlan(4, 16, max_seconds=0.8)
     fill_cache(tmp_path / "cache", good(videos), plan, workers=1)
     cache = FrameCache.open(tmp_path / "cache")
     assert cache.plan == plan
     for id in cache.ids:
         count = int(id[1:])
         seen = min(count, 20)
-        chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4, jitter=3)
+        chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4)
         _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
         np.testing.assert_allclose(cache.times(id), chosen / 25)
@@ -214,8 +212,8 @@ def test_changed_files_are_decoded_again(tmp_path: Path) -> None:
 def test_another_plan_a_second_writer_and_foreign_folders_are_refused(videos: dict[str, Path], tmp_path: Path) -> None:
     one = {"v2": videos["v2"]}
     fill_cache(tmp_path / "cache", one, PLAN, workers=1)
-    with pytest.raises(CacheError, match=r"jitter = 3, not 1; size = 16, not 32: use another folder"):
-        fill_cache(tmp_path / "cache", one, CachePlan(4, 1, 32), workers=1)
+    with pytest.raises(CacheError, match=r"frames = 4, not 3; size = 16, not 32: use another folder"):
+        fill_cache(tmp_path / "cache", one, CachePlan(3, 32), workers=1)
     with hold(tmp_path / "cache" / "lock"), pytest.raises(CacheError, match="another process is filling"):
         fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     (tmp_path / "letters").mkdir()
@@ -269,9 +267,7 @@ def test_damage_is_found_and_mended(videos: dict[str, Path], tmp_path: Path, mon
     check(tmp_path, videos)
 
 
-@pytest.mark.parametrize(
-    "plan", [(0, 1, 8), (4, 2, 8), (4, 1, 0), (4, 1, 8, -1.0), (4, 1, 8, float("nan")), (4, 1, 8, 0.0, "all")]
-)
-def test_bad_plans_are_refused(plan: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("plan", [(0, 8), (4, 0), (4, 8, -1.0), (4, 8, float("nan")), (4, 8, 0.0, "all")])
+def test_bad_plans_are_refused(plan: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match=r"must be 1 or more|is not allowed"):
         CachePlan(*plan)

@@ -92,17 +92,21 @@ def test_a_folder_is_claimed_once(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     (tmp_path / ".cache.json.123.tmp").touch()
     shards.refuse_foreign(tmp_path)
-    claim(tmp_path, CachePlan(2, 1, 4))
-    claim(tmp_path, CachePlan(2, 1, 4))
-    assert read_plan(tmp_path) == CachePlan(2, 1, 4)
+    claim(tmp_path, CachePlan(2, 4))
+    claim(tmp_path, CachePlan(2, 4))
+    assert read_plan(tmp_path) == CachePlan(2, 4)
     with pytest.raises(CacheError, match="frames = 2, not 3"):
-        claim(tmp_path, CachePlan(3, 1, 4))
+        claim(tmp_path, CachePlan(3, 4))
     with pytest.raises(CacheError, match="extent = centre, not whole"):
-        claim(tmp_path, CachePlan(2, 1, 4, extent="whole"))
+        claim(tmp_path, CachePlan(2, 4, extent="whole"))
 
 
-def test_a_cache_of_before_there_was_a_choice_holds_the_centre(tmp_path: Path) -> None:
+def test_a_cache_of_an_earlier_version(tmp_path: Path) -> None:
+    """Before there was a choice of what a frame shows, and while there were several frames of a stretch."""
     plan = {"frames": 2, "jitter": 1, "size": 4, "max_seconds": 0.0}
     (tmp_path / "cache.json").write_text(json.dumps({"format": 1, "plan": plan}), encoding="utf-8")
-    assert read_plan(tmp_path) == CachePlan(2, 1, 4, extent="centre")
-    claim(tmp_path, CachePlan(2, 1, 4))
+    assert read_plan(tmp_path) == CachePlan(2, 4, extent="centre")
+    claim(tmp_path, CachePlan(2, 4))
+    (tmp_path / "cache.json").write_text(json.dumps({"format": 1, "plan": plan | {"jitter": 3}}), encoding="utf-8")
+    with pytest.raises(CacheError, match="delete the folder"):
+        read_plan(tmp_path)

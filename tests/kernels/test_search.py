@@ -62,8 +62,13 @@ def test_equal_scores_come_in_the_order_of_their_places(
     once = fused.score(queries, clips, config)
     scores, places = top_k(queries, VideoBank.of(PreparedTokens.cat([clips, clips])), k, config)
     expected, columns = sorted_top_k(torch.cat([once, once], dim=1), k)
-    assert torch.equal(scores, expected)
-    assert torch.equal(places, columns)
+    tied = scores[:, 1:] == scores[:, :-1]
+    assert (places[:, 1:] > places[:, :-1])[tied].all()
+    # A GPU adds in the order of its tile: copies may differ in the last bits there (see `prota.scoring.search.search`).
+    torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
+    if DEVICE == "cpu":
+        assert torch.equal(scores, expected)
+        assert torch.equal(places, columns)
 
 
 def test_videos_that_are_not_allowed_are_not_found() -> None:

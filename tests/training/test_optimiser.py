@@ -10,7 +10,7 @@ import torch
 from prota import Config, ProTA
 from prota.config.experiment import TrainConfig
 from prota.training.optimiser import describe_groups, make_optimiser, parameter_groups, rate_factor, set_rates
-from tests.tiny_models import clip_config, pair_config
+from tests.tiny_models import pair_config
 
 
 @pytest.mark.parametrize("kind", ["toy", "pair"])
@@ -29,32 +29,6 @@ def test_every_parameter_is_in_exactly_one_group(kind: str, dinov2_folder: Path,
         assert rates[id(parameter)] == expected, name
         assert (decays[id(parameter)] > 0) == (parameter.dim() > 1), name
     assert sum(count for _, count, _ in describe_groups(model, train)) == sum(p.numel() for p in model.parameters())
-
-
-def test_rates_decay_from_a_towers_last_layer_to_its_first(dinov2_folder: Path, bert_folder: Path) -> None:
-    model = ProTA.from_config(pair_config(dinov2_folder, bert_folder))
-    groups = parameter_groups(model, TrainConfig(lr_vision=8.0, lr_text=4.0, layer_decay=0.5))
-    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
-    assert rates.keys() == {id(parameter) for parameter in model.parameters()}
-    vision = model.video_encoder.tower.model
-    depth = vision.config.num_hidden_layers
-    for name, parameter in vision.named_parameters():
-        number = next((int(part) for part in name.split(".") if part.isdigit()), None)
-        expected = 8.0 if number is None else 8.0 * 0.5 ** (depth - 1 - number)
-        assert rates[id(parameter)] == (8.0 * 0.5**depth if "embeddings" in name else expected), name
-    assert max(rates[id(parameter)] for parameter in model.text_encoder.tower.model.parameters()) == 4.0
-
-
-def test_what_comes_before_the_layers_learns_least(clip_folder: Path) -> None:
-    """CLIP's vision tower has a norm between its embeddings and its layers."""
-    model = ProTA.from_config(clip_config(clip_folder))
-    groups = parameter_groups(model, TrainConfig(lr_vision=8.0, layer_decay=0.5))
-    rates = {id(parameter): group["lr"] for group in groups for parameter in group["params"]}
-    vision = model.video_encoder.tower.model
-    depth = vision.config.num_hidden_layers
-    found = {name.split(".")[0]: rates[id(parameter)] for name, parameter in vision.named_parameters()}
-    assert found["embeddings"] == found["pre_layrnorm"] == 8.0 * 0.5**depth
-    assert found["post_layernorm"] == 8.0
 
 
 def test_a_rate_of_zero_freezes() -> None:

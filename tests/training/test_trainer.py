@@ -173,7 +173,7 @@ def test_compiled_layers_give_the_same_curve(uninterrupted: Path, world_config: 
         ["train.captions=one", "train.flip=true", "train.crop=0.5", "train.frames=2"],
         ["data.dilution=2", "loss.label_smoothing=0.1"],
         ["train.captions=one", "train.captions_per_video=2", "loss.soft_targets=0.3"],
-        ["train.crop=0.5", "train.crop_per=video", "train.colour=0.3", "train.mixing=0.5", "train.layer_decay=0.8"],
+        ["train.crop=0.5", "train.crop_per=video", "train.colour=0.3", "train.mixing=0.5"],
     ],
 )
 def test_every_way_of_training_runs(world_config: Path, overrides: list[str], tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_the_cache_takes_pictures_beside_videos(tmp_path: Path, world_config: Pa
     Image.fromarray(halves()).save(tmp_path / "halves.png")
     clip = world_config.parent / "clips" / "red-left.mp4"
     videos = {"picture": tmp_path / "halves.png", "clip": clip}
-    report = fill_cache(tmp_path / "cache", videos, CachePlan(4, 3, 16, extent="whole"), workers=2)
+    report = fill_cache(tmp_path / "cache", videos, CachePlan(4, 16, extent="whole"), workers=2)
     assert (report.decoded, report.quarantined) == (2, {})
     cache = FrameCache.open(tmp_path / "cache")
     assert cache.frames("picture").shape == (1, 16, 16, 3)

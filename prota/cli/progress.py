@@ -1,0 +1,49 @@
+"""Progress bars, on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["clock", "progress", "progress_bar"]
+
+
+def progress_bar(*, times: bool = True, visible: bool = True) -> Progress:
+    """A bar whose tasks have a ``note``; ``times``: also elapsed and remaining."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns.append(TextColumn("{task.fields[note]}"))
+    columns += [TimeElapsedColumn(), TimeRemainingColumn()] if times else []
+    return Progress(*columns, console=Console(stderr=True), disable=not visible)
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[..., None]]:
+    """A bar with one task; call what it gives with done=, total= and note=."""
+    with progress_bar() as bar:
+        task = bar.add_task(label, total=None, note="")
+
+        def update(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, note=note)
+
+        yield update
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -67,7 +67,7 @@ def load_towers(config: EncoderConfig) -> Towers:
 
 
 def rebuild_towers(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
-    """The same architecture with random weights, from the record of a saved model; no network."""
+    """The same architecture without weights, from the record of a saved model; no network."""
     towers = _toy_towers(config) if config.kind == "toy" else _rebuilt(config, record, folder)
     # A model keeps the list that it was trained with.
     kept = {"function_words": record["function_words"]} if "function_words" in record else {}
@@ -83,14 +83,18 @@ def with_settings(record: dict[str, Any], config: EncoderConfig) -> dict[str, An
 
 def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
     from transformers import AutoConfig, AutoModel, CLIPConfig, CLIPModel
+    from transformers.initialization import no_init_weights
 
     image = ImageFormat(record["image"]["size"], tuple(record["image"]["mean"]), tuple(record["image"]["deviation"]))
     tokenizer = PretrainedTokenizer.from_pretrained(folder)
-    if config.kind == "clip":
-        return _clip_towers(config, CLIPModel(CLIPConfig.from_dict(record["clip"])), tokenizer, image)
-    vision, text = (
-        AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32) for side in ("vision", "text")
-    )
+    # Random weights take longer than reading the saved ones, which replace them.
+    with no_init_weights():
+        if config.kind == "clip":
+            return _clip_towers(config, CLIPModel(CLIPConfig.from_dict(record["clip"])), tokenizer, image)
+        vision, text = (
+            AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32)
+            for side in ("vision", "text")
+        )
     # Models that were saved before the number was recorded are shown a picture again.
     return _pair_towers(config, vision, text, tokenizer=tokenizer, image=image, special=record.get("special_tokens"))
 

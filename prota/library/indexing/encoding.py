@@ -14,6 +14,7 @@ from prota.library.indexing.reading import VideoContent
 from prota.library.records import LibraryError, SegmentBatch
 from prota.library.tokens import pooled_vectors
 from prota.model.prota import ProTA
+from prota.runtime import autocast_for
 
 __all__ = ["encode_video", "encode_videos"]
 
@@ -41,17 +42,21 @@ def encode_video(model: ProTA, video_id: str, content: VideoContent) -> SegmentB
 
 @torch.inference_mode()
 def encode_videos(model: ProTA, videos: Sequence[tuple[str, VideoContent]], batch: int = 64) -> list[SegmentBatch]:
-    """The same of several videos at once. A frame that two segments share goes through the tower once."""
+    """The same of several videos at once. A frame that two segments share goes through the tower once.
+
+    On a GPU the encoder runs in bf16, as in training.
+    """
     tower, device = model.video_encoder.tower, model.logit_scale.device
     contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
     frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
     features = []
-    for start in range(0, len(frames), batch):
-        pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
-        features.append(tower.features(pictures[0]).float())
-    mask = torch.from_numpy(np.concatenate([content.mask for content in contents])).to(device)
-    place = torch.from_numpy(_places(contents)).to(device)
-    tokens = model.video_encoder(torch.cat(features)[place], mask)
+    with autocast_for(device, "bf16")():
+        for start in range(0, len(frames), batch):
+            pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
+            features.append(tower.features(pictures[0]).float())
+        mask = torch.from_numpy(np.concatenate([content.mask for content in contents])).to(device)
+        place = torch.from_numpy(_places(contents)).to(device)
+        tokens = model.video_encoder(torch.cat(features)[place], mask)
     items = model.head.prepare_videos(tokens).without_source()
     direction, weight = _stored(items.direction, torch.float16), _stored(items.weight, torch.float32)
     spread = None if items.spread is None else _stored(items.spread, torch.float16)

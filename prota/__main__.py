@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 __all__ = ["start"]
@@ -15,6 +16,14 @@ def start() -> None:
         main()
     except KeyboardInterrupt:
         sys.exit(130)
+    except SystemExit as end:
+        # One of several processes: threads of torch's connection may outlive it, and C++ aborts a process that ends
+        # before its threads, which torchrun would report as a failure.
+        if end.code or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -146,6 +146,10 @@ class ProTA(nn.Module):
         model = cls(config, rebuild_towers(config.encoder, towers, folder))
         parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
         _load_weights(model, folder / WEIGHTS_FILE, parts)
+        temporal = model.video_encoder.temporal
+        if towers_only and temporal is not None and config.encoder.temporal_init == "clip":
+            # Copied from the text tower before that had its weights.
+            temporal.start_from_clip(model.text_encoder.tower.model)
         return model
 
 

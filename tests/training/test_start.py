@@ -20,7 +20,7 @@ from prota.runs import find_checkpoint
 from prota.training.checkpoint import RunFolder
 from prota.training.start import config_of
 from prota.training.trainer import Trainer
-from tests.tiny_models import pair_config
+from tests.tiny_models import clip_config, pair_config
 from tests.training.runs import ALONE, curve, train
 
 pytestmark = pytest.mark.train
@@ -157,3 +157,21 @@ def test_a_start_with_other_sizes_of_pictures(dinov2_folder: Path, bert_folder: 
     model = ProTA.from_start(tmp_path / "model", larger)
     assert model.video_encoder.tower.image.size == 42
     assert model.encode_video(torch.zeros(1, 2, 3, 42, 42, dtype=torch.uint8)).mask.shape == (1, 2)
+
+
+def test_a_new_temporal_transformer_starts_from_the_towers_that_are_taken(clip_folder: Path, tmp_path: Path) -> None:
+    """CLIP's text layers, as the model that training starts from has them."""
+    config = clip_config(clip_folder)
+    saved = ProTA.from_config(config)
+    with torch.no_grad():
+        for parameter in saved.parameters():
+            parameter.add_(0.01)
+    saved.save_pretrained(tmp_path)
+    started = ProTA.from_start(tmp_path, config, towers_only=True)
+    temporal, text = started.video_encoder.temporal, saved.text_encoder.tower.model
+    assert temporal is not None
+    for own, layer in zip(temporal.layers, text.encoder.layers, strict=False):
+        for name, value in own.state_dict().items():
+            assert torch.equal(value, layer.state_dict()[name]), name
+    positions = text.embeddings.position_embedding.weight
+    assert torch.equal(temporal.positions.weight[: len(positions)], positions)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
-from prota.cli.progress import clock, progress_bar
+from prota.cli.progress import progress_bar
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -145,8 +145,14 @@ def progress_note(report: IndexReport, elapsed: float) -> str:
         parts = [*(parts if report.seconds else []), _pictures(report)]
     if report.bad:
         parts.append(f"{len(report.bad)} bad")
-    parts.append(clock(elapsed))
+    parts.append(_clock(elapsed))
     # By the bytes of files: a film among clips is one file, but most of the work.
     if 0 < report.bytes_done < report.bytes_new:
-        parts.append(f"{clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
+        parts.append(f"{_clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
     return ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

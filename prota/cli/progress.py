@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["clock", "progress", "progress_bar"]
+__all__ = ["progress", "progress_bar"]
 
 
 def progress_bar(*, times: bool = True, visible: bool = True) -> Progress:
@@ -41,9 +41,3 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, note=note)
 
         yield update
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -11,7 +11,7 @@ from torch import nn
 from prota.config.experiment import TrainConfig
 from prota.model.prota import ProTA
 
-__all__ = ["describe_groups", "layers_of", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
+__all__ = ["describe_groups", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
 
 # Share of the steps over which rates rise.
 _WARMUP = 0.1
@@ -32,12 +32,6 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     if video.temporal is not None:
         yield "temporal transformer", video.temporal, config.lr_temporal
     yield "head", model.head, config.lr_new
-
-
-def layers_of(tower: nn.Module) -> list[nn.Module]:
-    """The layers of a transformer, first to last: its largest list of modules."""
-    lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
-    return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
 
 
 def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object]]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
@@ -33,13 +34,13 @@ from prota.training.checkpoint import RunFolder
 from prota.training.distributed import average_gradients
 from prota.training.features import FeatureClips, feature_key
 from prota.training.locality import Replaced, replace_words
-from prota.training.optimiser import describe_groups, layers_of, make_optimiser, rate_factor, set_rates
+from prota.training.optimiser import describe_groups, make_optimiser, rate_factor, set_rates
 from prota.training.sources import Schedule, Source, open_sources
 from prota.training.start import Start
 from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 
-__all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult"]
+__all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult", "layers_of"]
 
 
 # Tells these draws from others of the same step.
@@ -388,6 +389,12 @@ class Trainer:
         if self.world.first:
             with self.run.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
+
+
+def layers_of(tower: nn.Module) -> list[nn.Module]:
+    """The layers of a transformer, first to last: its largest list of modules."""
+    lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
+    return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
 
 
 def _counted(missing: dict[str, int]) -> str:

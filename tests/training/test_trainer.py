@@ -21,8 +21,7 @@ from prota.losses import MAX_LOGIT_SCALE
 from prota.runs import find_checkpoint
 from prota.runtime import World
 from prota.training.checkpoint import RunFolder
-from prota.training.optimiser import layers_of
-from prota.training.trainer import NonFiniteLossError, Trainer
+from prota.training.trainer import NonFiniteLossError, Trainer, layers_of
 from tests.cli.test_commands import succeeds
 from tests.processes import python, wait_until
 from tests.tiny_models import pair_config

@@ -152,7 +152,7 @@ class DecodePool:
             self._failed.append((key, Outcome(None, _line(error), 0.0)))
 
     def collect(self, patience: float = 3600.0) -> list[tuple[Any, Outcome]]:
-        """Wait until something happens, at most so many seconds; the outcomes, if any."""
+        """Wait until something happens, at most ``patience`` seconds; the outcomes, if any."""
         failed, self._failed = self._failed, []
         return [*failed, *self._collect(0.0 if failed else patience)]
 

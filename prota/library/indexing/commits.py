@@ -11,7 +11,7 @@ from prota.library.storage.writer import Writer
 
 __all__ = ["COMMIT_SECONDS", "COMMIT_VIDEOS", "BatchWriter"]
 
-# A commit follows when so many videos are finished, or so long after the last one.
+# Commit after this time, or this number of finished videos.
 COMMIT_SECONDS, COMMIT_VIDEOS = 5.0, 16
 
 

@@ -33,6 +33,7 @@ export class Player {
 		const other = !dialog.open || this.moment.video !== moment.video;
 		this.stop.abort();
 		this.stop = new AbortController();
+		if (other) this.codec = null;
 		Object.assign(this, { moment, query: state.q, explained: null });
 		this.title();
 		$("about").textContent = "";
@@ -42,7 +43,7 @@ export class Player {
 		if (!still(moment)) video.focus();
 		if (other) this.load(moment.start);
 		else this.seek(moment.start);
-		this.details(moment, this.stop.signal);
+		this.detailed = this.details(moment, this.stop.signal);
 		this.explain(state.why);
 	}
 
@@ -181,8 +182,11 @@ export class Player {
 
 	async broken() {
 		if (!this.moment || !this.screen.getAttribute("src")) return;
-		const href = api.stream(this.moment.video);
+		const { moment: { video: broken }, detailed } = this;
+		const href = api.stream(broken);
 		const said = await fetch(href, { headers: { Range: "bytes=0-0" } }).then((r) => !r.ok && r.json()).catch(() => ({}));
+		await detailed;
+		if (this.moment?.video !== broken) return;
 		$("video-error").replaceChildren(...(said
 			? [said.detail || "The server does not answer just now."]
 			: [`This browser cannot ${still(this.moment) ? "show" : "play"} the file (${this.codec || "unknown codec"}). `, el("a", { href, download: this.moment.title || "" }, "Save the original")]));

@@ -11,7 +11,7 @@ from typing import Any
 
 import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from tests.processes import LIMIT
 from tests.server.fake_api import CLIPS, PHOTO, STATIC, FakeServer, World

@@ -245,8 +245,9 @@ def test_a_picture_that_cannot_be_shown_is_said(opened: Opener, server: FakeServ
     expect(page.locator(".card").first).to_be_visible()
     # What is known of the file comes after the picture has failed.
     held: list[Route] = []
-    page.route(lambda url: url.endswith(f"/videos/{PHOTO.video_id}"), held.append)
-    with page.expect_response(lambda response: "range" in response.request.headers):
+    details = re.compile(f"/videos/{PHOTO.id}$")
+    page.route(details, lambda route: held.append(route))
+    with page.expect_request(details), page.expect_response(lambda response: "range" in response.request.headers):
         page.locator(".card", has_text="sunset.png").click()
     (route,) = held
     route.continue_()

@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import json
 import os
+import runpy
 import subprocess
 import sys
 import threading
@@ -25,8 +26,9 @@ from prota.runs import config_of
 from prota.samples.copying import copy_samples
 from prota.video.timeline import DecodeError
 from tests.library.worlds import toy_model, write_clips
-from tests.processes import LIMIT
+from tests.processes import LIMIT, REPOSITORY
 
+EXAMPLES = REPOSITORY / "examples"
 EXPORTED = [name for name in prota.__all__ if name != "__version__"]
 
 
@@ -71,6 +73,22 @@ def test_the_examples_are_true(name: str, folder: Path, monkeypatch: pytest.Monk
     assert runner.failures == 0
     callables = {"ProTA", "Library", "Trainer", "evaluate", "load", "Hit", "Results"}
     assert found or name not in callables
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [
+        ("encode", "tensor"), ("search", "coffee.mp4 0.0"), ("explain", "coffee"), ("similar", "clips"),
+        ("many_queries", "flower.mp4"), ("train", "finished"), ("evaluate", "("),
+    ],
+)  # fmt: skip
+def test_the_scripts_run(
+    name: str, printed: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"))
+    assert printed in capsys.readouterr().out
 
 
 def test_files_are_encoded_as_their_frames(tmp_path: Path) -> None:
@@ -177,11 +195,11 @@ class _Hub(BaseHTTPRequestHandler):
 
 
 ROUND_TRIP = """
+import runpy
 import sys
 import torch
-from prota import ProTA, load
-model = load(sys.argv[1], device="cpu")
-print(model.push_to_hub("me/mine", token="secret"))
+from prota import ProTA
+model = runpy.run_path(sys.argv[1])["model"]
 again = ProTA.from_pretrained("me/mine", revision="v1")
 assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
 """
@@ -189,13 +207,14 @@ assert all(torch.equal(value, again.state_dict()[name]) for name, value in model
 
 @pytest.mark.process
 def test_a_model_is_pushed_to_a_hub_and_loaded_from_it(tmp_path: Path) -> None:
-    toy_model().save_pretrained(tmp_path / "model")
+    toy_model().save_pretrained(tmp_path / "runs" / "mine")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         hub = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
         done = subprocess.run(
-            [sys.executable, "-c", ROUND_TRIP, str(tmp_path / "model")],
-            env=os.environ | hub | {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"},
+            [sys.executable, "-c", ROUND_TRIP, str(EXAMPLES / "push.py")],
+            cwd=tmp_path,
+            env=os.environ | hub | {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "secret"},
             capture_output=True,
             text=True,
             timeout=LIMIT,

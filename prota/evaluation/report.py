@@ -235,7 +235,7 @@ def evaluate(
     >>> import prota
     >>> result = prota.evaluate("prota-small", data="samples.toml")
     >>> result
-    Passport(folder test: text → video R@1 50.0, R@10 96.2)
+    Passport(folder test: text → video R@1 7..., R@10 100.0)
     >>> result.text_to_video["r10"] > 90
     True
     """

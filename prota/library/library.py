@@ -230,7 +230,8 @@ class Library:
             clip = ClipRange(Path(like).expanduser(), start, end) if start is not None else parse_clip(str(like))
             queries = [clip_query(self.model, clip)]
         else:
-            queries = self.view.encode([query] if isinstance(query, str) else list(query or ()))
+            texts = [query] if isinstance(query, str) else list(query or ())
+            queries = self.view.encode(texts) if texts else []
         results = self.view.search(queries, k, where, exact=exact) if queries else []
         return results if like is None and not isinstance(query, str) else results[0]
 

@@ -44,7 +44,7 @@ class ProTA(nn.Module):
     -------
     >>> import prota
     >>> prota.load("prota-small")
-    ProTA(pair, width 512, 12 frames, 57.6 M parameters)
+    ProTA(pair, width 384, 12 frames, 50.1 M parameters)
     """
 
     def __init__(self, config: Config, towers: Towers) -> None:
@@ -174,7 +174,7 @@ class ProTA(nn.Module):
         >>> import prota
         >>> prota.load("prota-small").save_pretrained("mine", weights="float16")
         >>> prota.load("mine")
-        ProTA(pair, width 512, 12 frames, 57.6 M parameters)
+        ProTA(pair, width 384, 12 frames, 50.1 M parameters)
         """
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
@@ -245,7 +245,7 @@ class ProTA(nn.Module):
         -------
         >>> from prota import ProTA
         >>> ProTA.from_pretrained("prota-small").config.score.similarity
-        'cosine'
+        'squared'
         """
         folder = model_folder(source, revision)
         record, config = read_record(folder), saved_config(folder)

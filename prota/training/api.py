@@ -64,7 +64,7 @@ class Trainer:
     >>> trainer.train().finished
     True
     >>> prota.load("runs/mine")
-    ProTA(pair, width 512, 12 frames, 57.6 M parameters)
+    ProTA(pair, width 384, 12 frames, 50.1 M parameters)
     """
 
     def __init__(

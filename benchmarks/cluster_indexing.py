@@ -53,9 +53,8 @@ from ray.cluster_utils import Cluster
 from prota.cluster.executor import RayExecutor
 from prota.config.model import Config
 from prota.library import manage
-from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.indexing import IndexReport
 from prota.library.library import Library
-from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Location
 from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
@@ -129,8 +128,7 @@ def measured(model: ProTA, clips: Path, folder: Path, executor: Any = None) -> t
     """Seconds in all, and clips a second in the middle."""
     shutil.rmtree(folder, ignore_errors=True)
     watch, started = Watch(), time.perf_counter()
-    options = IndexOptions(SegmentPlan(model.config.encoder.frames), workers=1)
-    report = Library.open(folder, model).index(clips, options, report=watch, executor=executor)
+    report = Library(folder, model).index(clips, workers=1, report=watch, executor=executor)
     assert report.finished, report
     assert not report.bad, report.bad
     wall = time.perf_counter() - started
@@ -272,24 +270,21 @@ def in_vain(library: str) -> tuple[int, int]:
 def faults(options: argparse.Namespace) -> None:
     clips, model = options.folder / "small", model_called("toy")
     write_clips(clips, options.clips, 2, 64)
-    plan = IndexOptions(SegmentPlan(model.config.encoder.frames))
     library = options.library or str(options.folder / "together")
     for folder in ("together", "alone"):
         shutil.rmtree(options.folder / folder, ignore_errors=True)
     with two_machines() if options.network else two_nodes() as lose_node:
         deaths = Faults(options.clips, lose_node)
-        report = Library.open(library, model).index(
-            clips, plan, report=deaths, executor=partial(RayExecutor, encoders=2)
-        )
+        report = Library(library, model).index(clips, report=deaths, executor=partial(RayExecutor, encoders=2))
         deaths.tell(f"{report.indexed} clips indexed, {report.segments} segments, {len(report.bad)} bad: done")
     assert deaths.killed, "no encoder was killed"
     assert deaths.lost, "no node was lost"
     print("verify:", manage.verify(library) or "nothing wrong")
     if options.library is None:
         print("encoded in vain: {} fragments with {} segments".format(*in_vain(library)))
-    again = Library.open(library, model).index(clips, plan)
+    again = Library(library, model).index(clips)
     print(f"indexed again: {again.indexed} new, {again.unchanged} unchanged")
-    Library.open(options.folder / "alone", model).index(clips, plan)
+    Library(options.folder / "alone", model).index(clips)
     alone = contents(str(options.folder / "alone"))
     print(f"equal to the plain library of {len(alone)} segments, bit for bit:", alone == contents(library))
 
@@ -327,8 +322,7 @@ def memory(options: argparse.Namespace) -> None:
     shutil.rmtree(options.folder / "library", ignore_errors=True)
     with cluster_of(2, store=10**8) as (cluster, _), Gauge(Path(cluster.head_node.get_session_dir_path())) as gauge:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        plan = IndexOptions(SegmentPlan(4, fps))
-        report = Library.open(options.folder / "library", model).index(clips, plan, executor=RayExecutor)
+        report = Library(options.folder / "library", model).index(clips, frames=4, fps=fps, executor=RayExecutor)
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     frames = round(report.seconds * fps) * side * side * 3
     print(

@@ -28,7 +28,6 @@ from pathlib import Path
 import torch
 
 from prota.config.model import EncoderConfig
-from prota.library.indexing import IndexOptions
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import ReadRequest, VideoContent, read_video
 from prota.library.library import Library
@@ -86,9 +85,9 @@ def measure(model: ProTA, files: list[Path], rounds: int, workers: int) -> tuple
                 encode_video(model, "x", content)
         del contents
         with tempfile.TemporaryDirectory() as folder:
-            library = Library.open(Path(folder) / "library", model)
+            library = Library(Path(folder) / "library", model)
             with indexing.counted():
-                report = library.index(some, IndexOptions(SegmentPlan(encoder.frames), workers))
+                report = library.index(some, workers=workers)
         segments += report.segments
     return decoding, encoding, indexing, segments
 

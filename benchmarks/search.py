@@ -251,7 +251,7 @@ def compare(folder: Path, model_name: str, captions: list[str], int8: bool) -> N
     from prota.model.prota import ProTA
 
     model = ProTA.from_pretrained(model_name).eval()
-    library = Library.open(folder, model.use_int8() if int8 else model)
+    library = Library(folder, model.use_int8() if int8 else model)
     store = library.view.snapshot
     with torch.inference_mode():
         texts = [query.tokens for caption in captions for query in library.view.encode([caption])]

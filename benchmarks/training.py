@@ -19,7 +19,7 @@ import torch
 from prota.config.experiment import Experiment
 from prota.runtime import start_world
 from prota.training.checkpoint import RunFolder
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 
 
 class Watch:
@@ -44,7 +44,7 @@ def measure(config: Path, overrides: list[str], steps: int, warm: int) -> str:
     experiment = Experiment.load(config, overrides)
     watch = Watch()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(experiment, RunFolder(folder), world)
+        trainer = TrainingLoop(experiment, RunFolder(folder), world)
         try:
             trainer.fit(watch, lambda: len(watch.records) >= warm + steps)
         except torch.cuda.OutOfMemoryError:

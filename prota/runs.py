@@ -12,15 +12,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from prota.config.experiment import Experiment
+from prota.config.model import Config
 from prota.errors import ProtaError, one_line
-from prota.model.folder import model_folder
+from prota.model.folder import ModelFolderError, model_folder, saved_config
+from prota.models import shipped
 
-__all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "find_checkpoint"]
+if TYPE_CHECKING:
+    from prota.model.prota import ProTA
+
+__all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "config_of", "find_checkpoint", "load"]
 
 REPAIR = "restore it, or start another run"
 STATE_FILE = "state.json"
@@ -146,3 +151,38 @@ def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
             rule = f"best on validation at step {state.best_step}" if which == "best" else f"last, step {state.step}"
             return chosen, rule, state
     raise RunError(f"{path} has no checkpoint yet: train on with the same command")
+
+
+def config_of(source: str) -> Config:
+    """The settings of a saved model or run."""
+    return saved_config(find_checkpoint(Path(source))[0])
+
+
+def load(source: str | Path = shipped.DEFAULT, *, device: str = "auto", revision: str | None = None) -> ProTA:
+    """Load a model, ready to encode.
+
+    Parameters
+    ----------
+    source
+        The name of a shipped model, a model folder, a training run (its best checkpoint) or a hub id.
+    device
+        ``cpu``, ``cuda``, ``cuda:1``, ``mps``; ``auto``: a GPU if there is one.
+    revision
+        Branch, tag or commit of a hub id.
+
+    Example
+    -------
+    >>> import prota
+    >>> model = prota.load("prota-small", device="cpu")
+    >>> model.similarity(model.encode_text("a cat"), model.encode_video("clips/cat.mp4")).shape
+    torch.Size([1, 1])
+    """
+    from prota.model.prota import ProTA
+    from prota.runtime import choose_device
+
+    folder = source
+    if Run(source).is_run:
+        if revision is not None:
+            raise ModelFolderError(f"revision={revision!r} needs a hub id, got the run {source}")
+        folder = find_checkpoint(Path(source))[0]
+    return ProTA.from_pretrained(folder, revision=revision).to(choose_device(device))

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment
 from prota.cli.progress import progress
-
-if TYPE_CHECKING:
-    from prota.config.experiment import Experiment
-    from prota.data.splits import Split
 
 __all__ = ["app"]
 
@@ -74,63 +69,25 @@ def prepare(
     start: StartModel = None,
 ) -> None:
     """Decode every video and picture once into the frame caches; resumes where it was stopped."""
-    from prota.data.benchmarks import load_benchmark, load_source
-    from prota.data.doctor import require_disjoint
+    from prota.data.prepare import prepare as fill
 
     experiment = load_experiment(config, overrides, start)
-    for section, data in (("data", experiment.data), *((f"sources.{n}", own) for n, own in experiment.sources.items())):
-        for field in ("cache", "videos"):
-            if not getattr(data, field):
-                raise typer.BadParameter(
-                    f"{section}.{field} is not set: give the folder in {config} or with -s {section}.{field}=…"
-                )
-    benchmark = load_benchmark(experiment.data)
-    paths = _find(experiment, benchmark.splits)
-    require_disjoint(benchmark, paths)
-    _fill(experiment, paths, workers=workers, timeout=timeout, retry=retry)
-    for name in experiment.sources:
-        own = experiment.of_source(name)
-        _fill(own, _find(own, [load_source(own.data)]), workers=workers, timeout=timeout, retry=retry)
-
-
-def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
-    """The files of all videos of some splits."""
-    from prota.data.splits import DataError
-    from prota.data.videos import find_videos
-
-    folder = experiment.data.videos
-    found = find_videos(Path(folder).expanduser(), [video for split in splits for video in split.video_ids])
-    total = sum(map(len, splits))
-    if not found.paths:
-        raise DataError(f"none of the {total} videos is in {folder}: set data.videos to their folder")
-    typer.echo(f"{folder}: {len(found.paths)} of {total} videos found")
-    return found.paths
-
-
-def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeout: float, retry: bool) -> None:
-    """The frame cache of an experiment, and a look at what is in it."""
-    from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
-
-    settings, encoder = experiment.data, experiment.encoder
-    plan = CachePlan(encoder.frames, settings.cache_size, settings.max_seconds, encoder.picture)
-    folder = Path(settings.cache).expanduser()
     with progress("decoding") as update:
-        report = fill_cache(
-            folder,
-            paths,
-            plan,
-            workers=workers or cores(),
+        prepared = fill(
+            experiment,
+            workers=workers,
             timeout=timeout,
             retry=retry,
             on_progress=lambda p: update(
                 p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
             ),
         )
-    typer.echo(
-        f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined"
-    )
-    for video_id, reason in sorted(report.quarantined.items()):
-        typer.echo(f"  quarantined {video_id}: {reason}")
-    problems = FrameCache.open(folder).verify()
-    if problems:
-        raise CacheError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")
+        for part in prepared:
+            report = part.report
+            typer.echo(f"{part.videos}: {part.found} of {part.wanted} videos found")
+            typer.echo(
+                f"{part.cache}: {report.decoded} decoded, {report.kept} already there, "
+                f"{len(report.quarantined)} quarantined"
+            )
+            for video_id, reason in sorted(report.quarantined.items()):
+                typer.echo(f"  quarantined {video_id}: {reason}")

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers, cores
+from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers
 from prota.cli.progress import progress_bar
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
-    from prota.library.indexing import IndexReport
+    from prota.library.indexing.options import IndexReport
     from prota.library.indexing.pipeline import ExecutorMaker
 
 __all__ = ["index"]
@@ -52,22 +52,17 @@ def index(
         from prota.cluster.connect import check
 
         check(ray)
-    from prota.library.indexing import IndexOptions
     from prota.library.library import Library
-    from prota.library.segments import SegmentPlan
-    from prota.runtime import start_world
 
     # On a cluster, others encode; this process only has to know which model it is.
-    opened = Library.open(library, model, "cpu" if ray else str(start_world(device).device))
-    most = opened.model.config.encoder.frames
-    if frames > most:
-        raise typer.BadParameter(f"--frames {frames} is more than this model takes; allowed: up to {most}")
-    plan = SegmentPlan(frames or most, fps, overlap, shots)
-    options = IndexOptions(plan, workers or cores(), timeout, prune, retry, pictures=pictures)
+    opened = Library(library, model, device="cpu" if ray else device)
     with _executor(ray, device, workers) as executor, _Display() as display:
         # Not before: Ray takes signals to itself when it connects.
         stop = StopRequest()
-        report = opened.index(paths, options, report=display.show, should_stop=stop, wait=wait, executor=executor)
+        report = opened.index(
+            paths, fps=fps, frames=frames, overlap=overlap, shots=shots, pictures=pictures, prune=prune, retry=retry,
+            workers=workers, timeout=timeout, wait=wait, report=display.show, should_stop=stop, executor=executor,
+        )  # fmt: skip
     _tell(report, library, "removed" if prune else "gone")
     if not report.finished:
         typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)

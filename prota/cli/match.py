@@ -27,11 +27,9 @@ def match(
     """Order captions by how well they describe a clip or a picture."""
     lines = read_lines(captions)
     from prota.library.search.clips import match_captions
-    from prota.model.prota import ProTA
-    from prota.runtime import start_world
+    from prota.runs import load
 
-    loaded = ProTA.from_pretrained(model).to(start_world(device).device)
-    for found in match_captions(loaded, clip, lines)[:k]:
+    for found in match_captions(load(model, device=device), clip, lines)[:k]:
         if as_json:
             print_json(asdict(found))
         else:

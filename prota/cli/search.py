@@ -14,7 +14,6 @@ from prota.errors import ProtaError
 
 if TYPE_CHECKING:
     from prota.library.search.hits import Hit, MomentExplanation, Results
-    from prota.library.search.view import View
 
 __all__ = ["search"]
 
@@ -55,31 +54,23 @@ def search(
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
     from prota.library.library import Library
-    from prota.library.records import LibraryError
-    from prota.library.search.clips import clip_query, parse_clip
-    from prota.runtime import start_world
 
-    try:
-        clip = None if like is None else parse_clip(like)
-    except LibraryError as error:
-        raise typer.BadParameter(str(error)) from None
-    view = Library.open(library, model, str(start_world(device).device), existing=True).view
+    lib = Library(library, model, device=device, existing=True)
     best: Hit | None = None
     for text in texts:
         # One by one: on a CPU, scores of a batch may differ in the last bit.
-        (query,) = view.encode([text]) if clip is None else [clip_query(view.model, clip)]
-        if query.cut and not as_json:
-            length = view.model.text_encoder.length
+        results = lib.search(text if like is None else None, k, like=like, where=where, exact=exact)
+        if results.query.cut and not as_json:
+            length = lib.model.config.encoder.text_length
             typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
-        (results,) = view.search([query], k, where, exact=exact)
         hits = results.hits if everything else results.good
         best = best or (hits[0] if hits else None)
         if as_json:
-            print_json(_as_dict(view, results, hits, explain))
+            print_json(_as_dict(results, hits, explain))
         elif results.hits and not hits:
-            typer.echo(f"no good match for “{query.text}” (--all shows the {len(results.hits)} nearest)")
+            typer.echo(f"no good match for “{results.query.text}” (--all shows the {len(results.hits)} nearest)")
         else:
-            _show(view, results, hits, explain)
+            _show(results, hits, explain)
     if open_best and best is not None:
         _open(best)
 
@@ -100,23 +91,16 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
     return texts
 
 
-def _as_dict(view: View, results: Results, hits: list[Hit], explain: bool) -> dict[str, Any]:
-    query, moments = results.query, []
+def _as_dict(results: Results, hits: list[Hit], explain: bool) -> dict[str, Any]:
+    moments = []
     for hit in hits:
-        moment = {"path": hit.video.path, "video_id": hit.video.video_id, **hit.fields()}
+        moment = hit.to_dict()
         if explain:
-            why = view.explain(query, hit.row)
+            why = hit.explain()
             moment["words"] = [{"word": word.text, "adds": word.contribution} for word in why.words]
             moment["frames"] = [{"second": round(frame.time, 3), "adds": frame.contribution} for frame in why.frames]
         moments.append(moment)
-    no_good_match = bool(results.hits) and not hits
-    return {"query": query.text, "cut": query.cut, "moments": moments, "no_good_match": no_good_match}
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"
+    return results.to_dict() | {"moments": moments, "no_good_match": bool(results.hits) and not hits}
 
 
 def _short(path: str) -> str:
@@ -125,10 +109,12 @@ def _short(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _show(view: View, results: Results, hits: list[Hit], explain: bool) -> None:
+def _show(results: Results, hits: list[Hit], explain: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
+
+    from prota.library.search.hits import clock
 
     console, text = Console(), escape(results.query.text)
     if not hits:
@@ -140,15 +126,15 @@ def _show(view: View, results: Results, hits: list[Hit], explain: bool) -> None:
     for place, hit in enumerate(hits, start=1):
         table.add_row(
             str(place),
-            "picture" if hit.video.kind == "picture" else f"{_clock(hit.start)} – {_clock(hit.end)}",
+            "picture" if hit.video.kind == "picture" else f"{clock(hit.start)} – {clock(hit.end)}",
             escape(_short(hit.video.path)),
-            "" if hit.relevance is None else f"{hit.relevance:.0%}",
+            "" if hit.probability is None else f"{hit.probability:.0%}",
             f"{hit.score:.3f}",
         )
     show_table(table, narrowest=60)
     if explain:
         for place, hit in enumerate(hits[:3], start=1):
-            _explain(console, place, hit, view.explain(results.query, hit.row))
+            _explain(console, place, hit, hit.explain())
 
 
 def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None:
@@ -156,9 +142,11 @@ def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None
     from rich.cells import cell_len
     from rich.markup import escape
 
+    from prota.library.search.hits import clock
+
     rows = [(word.text, word.contribution) for word in why.words]
     picture = hit.video.kind == "picture"
-    rows += [("the picture" if picture else _clock(frame.time), frame.contribution) for frame in why.frames]
+    rows += [("the picture" if picture else clock(frame.time), frame.contribution) for frame in why.frames]
     largest = max(abs(value) for _, value in rows) or 1.0
     width = max(cell_len(name) for name, _ in rows)
     console.print(f"\n{place}. why, adding up to {why.score:.3f} ({escape(_short(hit.video.path))})")

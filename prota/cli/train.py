@@ -40,26 +40,19 @@ def train(
 ) -> None:
     """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
     from prota.kernels.dispatch import using
-    from prota.runtime import OtherProcessError, start_world
-    from prota.training.checkpoint import RunFolder
-    from prota.training.trainer import Trainer
+    from prota.runtime import OtherProcessError
+    from prota.training.api import Trainer
 
-    experiment = load_experiment(config, overrides, start)
-    folder = RunFolder(run)
-    world = start_world(device)
+    trainer = Trainer.from_experiment(load_experiment(config, overrides, start), run, device=device)
     stop = StopRequest()
     try:
-        folder.claim(experiment, world)
-        with using(backend), Display(world.first, run) as display:
-            trainer = world.together(
-                lambda: Trainer(experiment, folder, world, allow_missing=allow_missing, report=display)
-            )
-            result = trainer.fit(display, stop)
+        with using(backend), Display(trainer.world.first, run) as display:
+            result = trainer.train(report=display, should_stop=stop, allow_missing=allow_missing)
     except OtherProcessError:
         raise SystemExit(1) from None
     # Where something went wrong the connection stays until this process has said so: the others wait for that.
-    world.close()
-    if not world.first:
+    trainer.world.close()
+    if not trainer.world.first:
         return
     if result.finished:
         typer.echo(f"finished {result.steps} steps: {run}")

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,7 @@ from prota.data.shards import (
     write_quarantine,
 )
 from prota.files import hold
-from prota.video.decode import Timeline, decode_chosen
-from prota.video.sampling import uniform_indices
-from prota.video.transforms import to_square
+from prota.video.decode import read_clip
 from prota.workers.process_pool import DecodePool
 
 __all__ = ["CacheError", "CachePlan", "CacheReport", "FrameCache", "Progress", "fill_cache"]
@@ -166,21 +165,6 @@ def _stat(path: Path) -> Source:
     return status.st_size, status.st_mtime_ns
 
 
-def _decode_video(argument: tuple[str, CachePlan, int]) -> tuple[Pictures, list[float], float]:
-    """A worker's job: the frames of one video, when they are shown, and how long it lasts."""
-    path, plan, threads = argument
-
-    def choose(timeline: Timeline) -> list[int]:
-        times, duration = timeline.times, timeline.duration
-        chosen: list[int] = uniform_indices(times, duration, plan.frames, max_seconds=plan.max_seconds).tolist()
-        return chosen
-
-    timeline, chosen, frames = decode_chosen(
-        path, choose, lambda frame: to_square(frame, plan.size, plan.extent), threads=threads
-    )
-    return np.stack(frames), timeline.times[chosen].tolist(), timeline.duration
-
-
 def fill_cache(
     folder: str | Path,
     videos: Mapping[str, Path],
@@ -220,11 +204,19 @@ def fill_cache(
         writer = ShardWriter(folder, plan.size, max((int(name.split("-")[1]) for name in lengths), default=-1) + 1)
         # With several workers the cores are busy; more threads for each would only decode frames that nobody wants.
         threads = 0 if workers == 1 else 1
-        items = ((id, (str(videos[id]), plan, threads)) for id in todo)
+        read = partial(
+            read_clip,
+            frames=plan.frames,
+            size=plan.size,
+            extent=plan.extent,
+            max_seconds=plan.max_seconds,
+            threads=threads,
+        )
+        items = ((id, str(videos[id])) for id in todo)
         failed, started = 0, time.monotonic()
         try:
             with DecodePool(max(1, min(workers, len(todo))), timeout) as pool:
-                for done, (id, outcome) in enumerate(pool.run(_decode_video, items), start=1):
+                for done, (id, outcome) in enumerate(pool.run(read, items), start=1):
                     if outcome.value is not None:
                         writer.add(id, outcome.value, sources[id])
                     else:

@@ -90,7 +90,7 @@ def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Passport:
     """One evaluation of one system on one split."""
 
@@ -129,10 +129,28 @@ class Passport:
         if not set(self.intervals) <= set(_DIRECTIONS):
             raise PassportError(f"intervals are of {', '.join(self.intervals)}; allowed: {', '.join(_DIRECTIONS)}")
 
+    def __repr__(self) -> str:
+        forth = self.text_to_video
+        return f"Passport({self.split}: text → video R@1 {forth['r1']:.1f}, R@10 {forth['r10']:.1f})"
+
+    @property
+    def text_to_video(self) -> dict[str, float]:
+        """Metrics of this direction: ``r1``, ``r5``, ``r10``, ``median_rank``, ``mean_rank``."""
+        return self.metrics["text_to_video"]
+
+    @property
+    def video_to_text(self) -> dict[str, float]:
+        """Metrics of this direction, as in `text_to_video`."""
+        return self.metrics["video_to_text"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON or a table."""
+        return asdict(self)
+
     def write(self, path: str | Path) -> None:
         """Write as JSON: the file is the old one or the whole new one, never a part."""
         path = Path(path)
-        record = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        record = {"format": _FORMAT, "version": _VERSION, **self.to_dict()}
         try:
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:

@@ -26,10 +26,10 @@ from prota.evaluation.passport import CheckpointRecord, Passport, collect_enviro
 from prota.evaluation.scoring import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.kernels.dispatch import recorded
 from prota.model.prota import ProTA
-from prota.runs import Run, RunError, TrainingState, find_checkpoint
-from prota.runtime import ALONE, World, autocast_for
+from prota.runs import Run, RunError, TrainingState, config_of, find_checkpoint
+from prota.runtime import ALONE, World, autocast_for, choose_device
 
-__all__ = ["Evaluation", "Measured", "SystemUnderTest", "matrix_result", "read_matrix", "summarise"]
+__all__ = ["Evaluation", "Measured", "SystemUnderTest", "evaluate", "matrix_result", "read_matrix", "summarise"]
 
 Candidates = Literal["captions", "videos"]
 Normalisation = Literal["none", "dsl", "qbnorm"]
@@ -196,6 +196,53 @@ class Evaluation:
             return score_texts(self.system.model, [texts[row] for row in rows], videos)
 
         return score
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    data: str | Path | Experiment | None = None,
+    split: str = "test",
+    normalisation: Normalisation = "none",
+    candidates: Candidates = "captions",
+    device: str = "auto",
+    allow_missing: int = 0,
+    progress: Progress | None = None,
+) -> Passport:
+    """Evaluate a training run or a model: metrics of both directions with 95 % intervals.
+
+    Parameters
+    ----------
+    model
+        A training run (its best checkpoint), a model folder, the name of a shipped model or a hub id.
+    data
+        An experiment's TOML file, or an `Experiment`, whose data to use; by default the run's own.
+    split
+        ``test``, ``val`` or ``train``.
+    normalisation
+        Post-processing of the scores: ``none``, ``dsl`` or ``qbnorm``.
+    candidates
+        Video to text: rank among ``captions``, or ``videos`` by their best caption.
+    device
+        ``cpu``, ``cuda``, ``cuda:1``, ``mps``; ``auto``: a GPU if there is one.
+    allow_missing
+        Continue without up to this many videos of the split; they are recorded.
+    progress
+        Called with what is done, how much of it, and of how much.
+
+    Example
+    -------
+    >>> import prota
+    >>> result = prota.evaluate("prota-small", data="samples.toml")
+    >>> result
+    Passport(folder test: text → video R@1 7..., R@10 100.0)
+    >>> result.text_to_video["r10"] > 90
+    True
+    """
+    experiment = data if isinstance(data, Experiment) or data is None else Experiment.load(data, base=config_of)
+    system = SystemUnderTest.load(Path(model), experiment, choose_device(device))
+    passport, _ = Evaluation(system, split, allow_missing).run(normalisation, candidates, progress)
+    return passport
 
 
 def _bank(benchmark: Benchmark) -> list[str]:

@@ -13,13 +13,23 @@ from prota.errors import ProtaError, one_line
 from prota.model.weights import KINDS, WeightsKind
 from prota.models import shipped
 
-__all__ = ["CONFIG_FILE", "FORMAT", "VERSIONS", "ModelFolderError", "model_folder", "read_record", "saved_config"]
+__all__ = [
+    "CONFIG_FILE",
+    "FORMAT",
+    "VERSIONS",
+    "ModelFolderError",
+    "model_folder",
+    "read_record",
+    "saved_config",
+    "upload",
+]
 
 FORMAT = "prota"
 # The first version whose reader knows such weights: what is older reads the others still.
 VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}
 _NEWEST = max(VERSIONS.values())
 CONFIG_FILE = "config.json"
+_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
 
 
 class ModelFolderError(ProtaError, ValueError):
@@ -37,8 +47,13 @@ def saved_config(source: str | Path) -> Config:
         raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
 
 
-def model_folder(source: str | Path) -> Path:
-    """Where a model's files lie: the folder itself, that of a shipped model, or that of a hub id's download."""
+def model_folder(source: str | Path, revision: str | None = None) -> Path:
+    """Where a model's files lie: the folder itself, that of a shipped model, or that of a hub id's download.
+
+    ``revision``: branch, tag or commit of a hub id.
+    """
+    if revision is not None and (Path(source).is_dir() or str(source) in shipped.names()):
+        raise ModelFolderError(f"revision={revision!r} needs a hub id, got {source}")
     if Path(source).is_dir():
         return Path(source)
     if Path(source).exists():
@@ -60,11 +75,27 @@ def model_folder(source: str | Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(source), allow_patterns=["*.json", "*.txt", "*.safetensors", "*.model"]))
+        return Path(snapshot_download(str(source), revision=revision, allow_patterns=_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelFolderError(
             f"{source}: no such folder here, and not to be had from the hub: {one_line(error)}"
         ) from None
+
+
+def upload(folder: Path, repository: str, *, private: bool = False, token: str | None = None) -> str:
+    """Upload a saved model to a hub; returns its address."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    hub = HfApi(token=token)
+    try:
+        created = hub.create_repo(repository, private=private, exist_ok=True)
+        hub.upload_folder(folder_path=folder, repo_id=created.repo_id, commit_message="Upload a ProTA model")
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise ModelFolderError(
+            f"{repository}: cannot upload: {one_line(error)}; check the name, the network and the access token"
+        ) from None
+    return str(created)
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -17,9 +17,18 @@ from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_s
 from prota.encoders.int8 import use_int8
 from prota.encoders.text import TextBatch
 from prota.encoders.weight_names import names_in_files, names_in_memory
-from prota.errors import one_line
+from prota.errors import UsageError, one_line
 from prota.kernels.dispatch import Backend
-from prota.model.folder import CONFIG_FILE, FORMAT, VERSIONS, ModelFolderError, model_folder, read_record, saved_config
+from prota.model.folder import (
+    CONFIG_FILE,
+    FORMAT,
+    VERSIONS,
+    ModelFolderError,
+    model_folder,
+    read_record,
+    saved_config,
+    upload,
+)
 from prota.model.relevance import RELEVANCE_FILE, Relevance
 from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
 from prota.scoring.score import ScoreHead
@@ -29,7 +38,14 @@ __all__ = ["ProTA"]
 
 
 class ProTA(nn.Module):
-    """Texts and videos in, scores out."""
+    """A text-video retrieval model: encodes texts and videos, and scores every pair.
+
+    Example
+    -------
+    >>> import prota
+    >>> prota.load("prota-small")
+    ProTA(pair, width 384, 12 frames, 50.1 M parameters)
+    """
 
     def __init__(self, config: Config, towers: Towers) -> None:
         super().__init__()
@@ -41,21 +57,89 @@ class ProTA(nn.Module):
         self.relevance: Relevance | None = None
         """What calibration learned about these weights."""
 
+    def __repr__(self) -> str:
+        encoder = self.config.encoder
+        millions = sum(parameter.numel() for parameter in self.parameters()) / 1e6
+        return f"ProTA({encoder.kind}, width {encoder.width}, {encoder.frames} frames, {millions:.1f} M parameters)"
+
     @classmethod
     def from_config(cls, config: Config) -> ProTA:
         """A model to train: pretrained towers, new head."""
         return cls(config, load_towers(config.encoder))
 
     def encode_text(self, texts: str | Sequence[str] | TextBatch) -> PreparedTokens:
-        """Texts, ready to be scored against any videos."""
+        """Encode texts, to be scored against any videos.
+
+        Parameters
+        ----------
+        texts
+            One text or several; the model reads English and at most ``config.encoder.text_length`` tokens.
+
+        Example
+        -------
+        >>> import prota
+        >>> texts = prota.load("prota-small").encode_text(["a dog", "a cup of coffee"])
+        >>> len(texts)
+        2
+        """
         return self.head.prepare_texts(self.text_encoder(texts))
 
-    def encode_video(self, frames: Tensor, mask: Tensor | None = None) -> PreparedTokens:
-        """Videos, ready to be scored against any texts: frames [B, M, 3, H, W], mask [B, M] (default: all real).
+    def encode_video(
+        self, videos: str | Path | Sequence[str | Path] | Tensor, mask: Tensor | None = None
+    ) -> PreparedTokens:
+        """Encode videos, to be scored against any texts.
 
-        Frames are uint8, or floats already normalised with the mean and deviation of ``video_encoder.tower.image``.
+        Parameters
+        ----------
+        videos
+            Video or picture files, of which frames are sampled uniformly in time; or frames as a tensor
+            [B, M, 3, H, W], uint8 or floats already normalised with the mean and deviation of
+            ``video_encoder.tower.image``. Gradients flow through tensors only.
+        mask
+            Of a tensor [B, M]: True for real frames; by default all are.
+
+        Example
+        -------
+        >>> import prota
+        >>> videos = prota.load("prota-small").encode_video(["clips/cat.mp4", "clips/coffee.mp4"])
+        >>> len(videos)
+        2
         """
-        return self.head.prepare_videos(self.video_encoder(frames, mask))
+        if isinstance(videos, Tensor):
+            return self.head.prepare_videos(self.video_encoder(videos, mask))
+        if mask is not None:
+            raise UsageError("mask belongs to frames given as a tensor; files have none")
+        from prota.model.clips import read_clips
+
+        paths = [videos] if isinstance(videos, str | Path) else list(videos)
+        if not paths:
+            raise UsageError("no videos given: name at least one file")
+        device = self.logit_scale.device
+        with torch.no_grad():
+            batches = read_clips(paths, self.config.encoder)
+            return PreparedTokens.cat(
+                [self.encode_video(frames.to(device), real.to(device)) for frames, real in batches]
+            )
+
+    @torch.no_grad()
+    def similarity(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        """Similarity of every text with every video: [texts, videos], higher is better.
+
+        Parameters
+        ----------
+        texts, videos
+            What `encode_text` and `encode_video` return.
+
+        Example
+        -------
+        >>> import prota
+        >>> model = prota.load("prota-small")
+        >>> texts = model.encode_text(["a cat", "a cup of coffee"])
+        >>> videos = model.encode_video(["clips/coffee.mp4", "clips/cat.mp4"])
+        >>> model.similarity(texts, videos).argmax(dim=1).tolist()
+        [1, 0]
+        """
+        return self.score(texts, videos)
 
     def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
         """Scores [A, B] of every text with every video; ``backend``: see `prota.kernels.dispatch`."""
@@ -78,7 +162,19 @@ class ProTA(nn.Module):
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
         """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
 
-        ``weights``: float32, float16 (half the size) or int8 (a quarter, see `prota.model.weights`).
+        Parameters
+        ----------
+        folder
+            Created if missing; files of an earlier save are replaced.
+        weights
+            ``float32``, ``float16`` (half the size) or ``int8`` (a quarter, see `prota.model.weights`).
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.load("prota-small").save_pretrained("mine", weights="float16")
+        >>> prota.load("mine")
+        ProTA(pair, width 384, 12 frames, 50.1 M parameters)
         """
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
@@ -109,10 +205,49 @@ class ProTA(nn.Module):
         finally:
             shutil.rmtree(staging, ignore_errors=True)
 
+    def push_to_hub(
+        self, repository: str, weights: WeightsKind = "float32", *, private: bool = False, token: str | None = None
+    ) -> str:
+        """Upload the model to a model hub; returns its address.
+
+        Parameters
+        ----------
+        repository
+            Hub id of the form ``owner/name``; created if missing.
+        weights
+            See `save_pretrained`.
+        private
+            Of a new repository: whether only its owner sees it.
+        token
+            Access token; by default the one that huggingface_hub is logged in with.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.load("prota-small").push_to_hub("me/mine")  # doctest: +SKIP
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, weights)
+            return upload(Path(folder), repository, private=private, token=token)
+
     @classmethod
-    def from_pretrained(cls, source: str | Path) -> ProTA:
-        """A saved model, by its folder, shipped name or hub id; on the CPU, in float32 and in evaluation mode."""
-        folder = model_folder(source)
+    def from_pretrained(cls, source: str | Path, *, revision: str | None = None) -> ProTA:
+        """Load a saved model; on the CPU, in float32 and in evaluation mode.
+
+        Parameters
+        ----------
+        source
+            A folder, the name of a shipped model, or a hub id.
+        revision
+            Branch, tag or commit of a hub id.
+
+        Example
+        -------
+        >>> from prota import ProTA
+        >>> ProTA.from_pretrained("prota-small").config.score.similarity
+        'squared'
+        """
+        folder = model_folder(source, revision)
         record, config = read_record(folder), saved_config(folder)
         try:
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))

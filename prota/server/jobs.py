@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from prota.errors import ProtaError, one_line
@@ -295,16 +294,12 @@ def main() -> None:
 
 
 def _index(order: IndexOrder, should_stop: Any) -> None:
-    from prota.library.indexing import IndexOptions
     from prota.library.library import Library
-    from prota.library.segments import SegmentPlan
-    from prota.library.storage.location import Location
-    from prota.runtime import start_world
 
-    place = Location.of(order.library)
-    library = Library.open(place, order.model, str(start_world(order.device).device))
-    plan = SegmentPlan(library.model.config.encoder.frames)
-    options = IndexOptions(plan, order.workers, order.timeout, within=order.within, pictures=order.pictures)
+    library = Library(order.library, order.model, device=order.device)
     write = _ProgressWriter(order.path)
-    report = library.index(Path(order.path), options, report=write, should_stop=should_stop, wait=_WAIT)
+    report = library.index(
+        order.path, pictures=order.pictures, within=order.within, workers=order.workers, timeout=order.timeout,
+        wait=_WAIT, report=write, should_stop=should_stop,
+    )  # fmt: skip
     write(report, at_once=True)

@@ -272,12 +272,12 @@ class Catalogue:
         self.state, self.reason = "ready", ""
 
     def _load(self, snapshot: Snapshot) -> ProTA:
-        from prota.library.library import load_model
+        from prota.library.library import model_name
         from prota.library.tokens import stamp_of
-        from prota.runtime import start_world
+        from prota.runs import load
 
-        device = str(start_world(self.device).device)
-        model, name = load_model(self.model_source or snapshot.stamp.name, device)
+        name = model_name(self.model_source or snapshot.stamp.name)
+        model = load(name, device=self.device)
         snapshot.check_model(stamp_of(model, name))
         self.model_name = snapshot.stamp.name
         return model

@@ -18,11 +18,11 @@ from prota.config.presets import preset_fields
 from prota.evaluation.paper import AblationRow, ablation_rows
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
+from prota.runs import config_of
 from prota.runtime import World
 from prota.training.checkpoint import RunFolder
 from prota.training.features import FeatureClips
-from prota.training.start import config_of
-from prota.training.trainer import Reporter, Trainer
+from prota.training.trainer import Reporter, TrainingLoop
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,7 +78,9 @@ def run_table(
             result = run.path / "result.json"
             if not result.exists():
                 announce(f"{row.name}, seed {seed}")
-                trainer = Trainer(experiment, run, world, allow_missing=allow_missing, features=features, report=report)
+                trainer = TrainingLoop(
+                    experiment, run, world, allow_missing=allow_missing, features=features, report=report
+                )
                 features = trainer.features
                 if not trainer.fit(report, should_stop).finished:
                     return [*results, AblationResult(row, tuple(passports))] if passports else results

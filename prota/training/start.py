@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prota.config.experiment import Experiment, TrainConfig
-from prota.config.model import Config
-from prota.model.folder import saved_config
 from prota.model.prota import ProTA
 from prota.model.weights import fingerprint
 from prota.runs import find_checkpoint
 
-__all__ = ["Start", "config_of"]
+__all__ = ["Start"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,3 @@ class Start:
     def model(self, experiment: Experiment) -> ProTA:
         """It with the experiment's settings; one of another architecture is refused."""
         return ProTA.from_start(self.folder, experiment.model, towers_only=not self.whole)
-
-
-def config_of(source: str) -> Config:
-    """The settings of the model that ``train.start`` names."""
-    return saved_config(find_checkpoint(Path(source))[0])

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,7 +40,7 @@ from prota.training.start import Start
 from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 
-__all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult", "layers_of"]
+__all__ = ["NonFiniteLossError", "Reporter", "TrainingLoop", "TrainingResult", "layers_of"]
 
 
 # Tells these draws from others of the same step.
@@ -71,7 +71,7 @@ class Reporter(Protocol):
     def validated(self, record: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TrainingResult:
     """How a run ended."""
 
@@ -79,6 +79,18 @@ class TrainingResult:
     steps: int
     """Of the whole run."""
     state: TrainingState
+
+    def __repr__(self) -> str:
+        state, best = self.state, ""
+        if state.best_value is not None:
+            best = f", best validation {state.best_value:.1f} at step {state.best_step}"
+        return (
+            f"TrainingResult({'finished' if self.finished else 'stopped'} at step {state.step} of {self.steps}{best})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON or a table."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -94,7 +106,7 @@ class _Batch:
     replaced: Replaced | None
 
 
-class Trainer:
+class TrainingLoop:
     """One run. It never reads the test split: there is nothing here that could choose by it."""
 
     def __init__(

@@ -14,10 +14,11 @@ import numpy as np
 
 from prota.video import pyav
 from prota.video.pictures import is_picture, read_picture
-from prota.video.sampling import SAME_TIME
+from prota.video.sampling import SAME_TIME, uniform_indices
 from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Transform, finished
+from prota.video.transforms import Extent, to_square
 
-__all__ = ["DecodeError", "Timeline", "decode_chosen", "read_timeline"]
+__all__ = ["DecodeError", "Timeline", "decode_chosen", "read_clip", "read_timeline"]
 
 
 def read_timeline(path: str | Path) -> Timeline:
@@ -62,6 +63,30 @@ def decode_chosen(
         wanted, places = np.unique(seen.clip(min=0), return_inverse=True)
         pictures = read(wanted.tolist(), transform)
         return timeline, chosen, [pictures[place] for place in places]
+
+
+def read_clip(
+    path: str | Path,
+    *,
+    frames: int,
+    size: int,
+    extent: Extent = "centre",
+    max_seconds: float = 0.0,
+    threads: int = 0,
+) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], list[float], float]:
+    """Up to ``frames`` frames of a clip, uniform in time: [n, size, size, 3], their seconds, and the clip's duration.
+
+    ``max_seconds``: sample only the beginning; 0: the whole clip.
+    """
+
+    def choose(timeline: Timeline) -> list[int]:
+        chosen: list[int] = uniform_indices(timeline.times, timeline.duration, frames, max_seconds=max_seconds).tolist()
+        return chosen
+
+    timeline, chosen, pictures = decode_chosen(
+        path, choose, lambda frame: to_square(frame, size, extent), threads=threads
+    )
+    return np.stack(pictures), timeline.times[chosen].tolist(), timeline.duration
 
 
 def _source(path: Path, threads: int, counted: bool) -> tuple[Timeline, Callable[..., list[Any]]]:

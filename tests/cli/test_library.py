@@ -188,7 +188,7 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
             1,
             "magic: no such folder, not a model that",
         ),
-        (["index", "VIDEOS", "-l", "LIB", "--frames", "5"], 2, "--frames 5 is more than this model takes"),
+        (["index", "VIDEOS", "-l", "LIB", "--frames", "5"], 2, "allowed: up to 4"),
         (["library", "info", "-l", "nowhere"], 1, "nowhere"),
         (["library", "export", "rows.xls", "-l", "LIB"], 1, ".parquet"),
         (

@@ -18,11 +18,10 @@ from prota.cluster import executor as module
 from prota.cluster.executor import RayExecutor
 from prota.errors import ClusterError
 from prota.library import manage
-from prota.library.indexing import IndexOptions, IndexReport
+from prota.library.indexing import IndexReport
 from prota.library.indexing.executor import Read
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Where
 from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
@@ -34,7 +33,7 @@ from tests.small_world import COLOURS, SIDES, write_colour_clip
 from tests.video.clips import write_clip
 
 # Half a second a segment: 64 of them, which is a part, are soon together.
-OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0), timeout=LIMIT)
+OPTIONS = {"frames": 4, "fps": 4.0, "timeout": LIMIT}
 pytestmark = pytest.mark.ray
 
 
@@ -58,7 +57,7 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def index(folder: Where, model: ProTA, clips: Path, **given: Any) -> IndexReport:
-    return Library.open(folder, model).index(clips, OPTIONS, **given)
+    return Library(folder, model).index(clips, **OPTIONS, **given)
 
 
 def rows(folder: Where) -> dict[tuple[str, int], dict[str, Any]]:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from prota.library.indexing import IndexOptions
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
@@ -38,8 +37,8 @@ def test_clips_and_stretches_are_told_apart(tmp_path: Path) -> None:
 def test_what_looks_like_a_clip_is_found_and_the_clip_itself_is_not(tmp_path: Path) -> None:
     paths = write_clips(tmp_path / "v", "red-left", "blue-top", "green-right")
     write_colour_clip(tmp_path / "v" / "twin.mp4", "red", "left", frames=7)
-    library = Library.open(tmp_path / "lib", toy_model())
-    library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
+    library = Library(tmp_path / "lib", toy_model())
+    library.index(tmp_path / "v", frames=4)
     hits = hits_of(library.view, clip_query(library.model, ClipRange(paths["red-left"])), 10)
     assert Path(hits[0].video.path).stem == "twin"
     assert "red-left" not in {Path(hit.video.path).stem for hit in hits}
@@ -146,8 +145,8 @@ def test_what_looks_like_a_picture_is_found_and_the_picture_itself_is_not(tmp_pa
     write_picture(tmp_path / "v" / "twin.webp", "red")
     write_picture(tmp_path / "v" / "other.png", "blue")
     write_clips(tmp_path / "v", "green-top")
-    library = Library.open(tmp_path / "lib", model)
-    library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
+    library = Library(tmp_path / "lib", model)
+    library.index(tmp_path / "v", frames=4)
     found = [Path(hit.video.path).name for hit in hits_of(library.view, clip_query(model, ClipRange(photo)), 10)]
     assert found[0] == "twin.webp"
     assert set(found) == {"twin.webp", "other.png", "green-top.mp4"}

@@ -7,13 +7,15 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from prota.errors import UsageError
 from prota.library import manage
-from prota.library.indexing import IndexOptions, IndexReport, commits, executor, pipeline
+from prota.library.indexing import IndexReport, commits, executor, pipeline
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.library import Library
@@ -33,17 +35,14 @@ from tests.workers.jobs import double, hang
 
 pytestmark = pytest.mark.process
 
-PLAN = SegmentPlan(frames=4)
-
 
 @pytest.fixture(scope="module")
 def model() -> ProTA:
     return toy_model()
 
 
-def index(folder: Path, model: ProTA, *paths: Path, **options: object) -> IndexReport:
-    library = Library.open(folder, model)
-    return library.index(list(paths), IndexOptions(PLAN, timeout=LIMIT, **options))  # type: ignore[arg-type]
+def index(folder: Path, model: ProTA, *paths: Path, **options: Any) -> IndexReport:
+    return Library(folder, model).index(list(paths), frames=4, timeout=LIMIT, **options)
 
 
 def records(folder: Path) -> dict[str, str]:
@@ -279,10 +278,9 @@ def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.M
 def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "v").mkdir()
     write_colour_clip(tmp_path / "v" / "long.mp4", "red", "left", frames=150)
-    plan = SegmentPlan(frames=4, fps=4.0)
-    whole = Library.open(tmp_path / "whole", model).index(tmp_path / "v", IndexOptions(plan))
+    whole = Library(tmp_path / "whole", model).index(tmp_path / "v", frames=4, fps=4.0)
     monkeypatch.setattr(pipeline, "PART", 7)
-    parts = Library.open(tmp_path / "parts", model).index(tmp_path / "v", IndexOptions(plan))
+    parts = Library(tmp_path / "parts", model).index(tmp_path / "v", frames=4, fps=4.0)
     assert whole.segments == parts.segments > 20
     tables = []
     for name in ("whole", "parts"):
@@ -295,10 +293,9 @@ def test_long_videos_come_in_parts(tmp_path: Path, model: ProTA, monkeypatch: py
 def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
     write_clips(tmp_path / "v", "red-left", "blue-top", "green-right", "pink-left", "white-top")
     done: list[int] = []
-    library = Library.open(tmp_path / "lib", model)
-    options = IndexOptions(PLAN)
+    library = Library(tmp_path / "lib", model)
     report = library.index(
-        tmp_path / "v", options,
+        tmp_path / "v", frames=4,
         report=lambda now: done.append(now.indexed), should_stop=lambda: bool(done) and done[-1] >= 2,
     )  # fmt: skip
     assert not report.finished
@@ -306,7 +303,7 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
     kept = store.count()
     assert kept >= 2
     assert manage.verify(tmp_path / "lib") == []
-    rest = library.index(tmp_path / "v", options)
+    rest = library.index(tmp_path / "v", frames=4)
     assert (rest.unchanged, rest.indexed) == (kept, 5 - kept)
 
 
@@ -317,7 +314,7 @@ def test_another_model_is_refused_with_the_sentence_that_helps(tmp_path: Path, m
         index(tmp_path / "lib", toy_model(seed=1), tmp_path / "v")
     toy_model(seed=1).save_pretrained(tmp_path / "other")
     with pytest.raises(LibraryError, match="open with --model given in Python, or index into another folder"):
-        Library.open(tmp_path / "lib", tmp_path / "other").index(tmp_path / "v")
+        Library(tmp_path / "lib", tmp_path / "other").index(tmp_path / "v")
     with pytest.raises(LibraryError, match="no such file or folder"):
         index(tmp_path / "lib", model, tmp_path / "nowhere")
 
@@ -327,9 +324,8 @@ import sys
 import time
 import torch
 torch.set_num_threads(1)
-from prota.library.indexing import IndexOptions, commits
+from prota.library.indexing import commits
 from prota.library.library import Library
-from prota.library.segments import SegmentPlan
 from tests.library.worlds import toy_model
 commits.COMMIT_VIDEOS = 2
 
@@ -341,7 +337,7 @@ def slowly(*_):
 
 model = toy_model()
 model.video_encoder.register_forward_pre_hook(slowly)
-Library.open(sys.argv[1], model).index(sys.argv[2], IndexOptions(SegmentPlan(frames=4)))
+Library(sys.argv[1], model).index(sys.argv[2], frames=4)
 print("done", flush=True)
 """
 
@@ -382,9 +378,7 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
     def note(now: IndexReport) -> None:
         seen.append((now.found, now.done, now.bytes_new, now.bytes_done))
 
-    report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", IndexOptions(SegmentPlan(frames=4, fps=4.0)), report=note
-    )
+    report = Library(tmp_path / "lib", model).index(tmp_path / "v", frames=4, fps=4.0, report=note)
     size = sum(path.stat().st_size for path in (tmp_path / "v").glob("*.mp4") if path.exists())
     assert (report.found, report.done, report.bytes_new) == (5, 5, size)
     assert report.bytes_done == pytest.approx(size)
@@ -393,7 +387,7 @@ def test_progress_counts_files_and_bytes(tmp_path: Path, model: ProTA, monkeypat
     assert {(found, new) for found, _, new, done in seen if done} == {(5, size)}
     # A long video counts part by part.
     assert len({done for _, _, _, done in seen}) > 5
-    again = Library.open(tmp_path / "lib", model).index(tmp_path / "v")
+    again = Library(tmp_path / "lib", model).index(tmp_path / "v")
     assert (again.found, again.done, again.bytes_new) == (5, 5, 0)
 
 
@@ -403,10 +397,9 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
     path = write_broken_film(tmp_path / "v" / "long.mp4")
     write_clips(tmp_path / "v", "red-left")
     monkeypatch.setattr(pipeline, "PART", 3)
-    options = IndexOptions(SegmentPlan(frames=4, fps=4.0))
     amounts: list[float] = []
-    report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", options, report=lambda now: amounts.append(now.bytes_done)
+    report = Library(tmp_path / "lib", model).index(
+        tmp_path / "v", frames=4, fps=4.0, report=lambda now: amounts.append(now.bytes_done)
     )
     assert list(report.bad) == [str(path)]
     assert len(amounts) > 6, "its first parts were read"
@@ -418,14 +411,14 @@ def test_a_long_video_that_breaks_off_is_bad_as_a_whole(
 
 def test_segments_may_have_fewer_frames_than_the_model_takes_but_not_more(tmp_path: Path, model: ProTA) -> None:
     write_clips(tmp_path / "v", "red-left")
-    library = Library.open(tmp_path / "lib", model)
-    assert library.index(tmp_path / "v", IndexOptions(SegmentPlan(frames=2))).indexed == 1
+    library = Library(tmp_path / "lib", model)
+    assert library.index(tmp_path / "v", frames=2).indexed == 1
     assert manage.verify(tmp_path / "lib") == []
     store = Snapshot.open(tmp_path / "lib")
     assert store.tokens().mask.tolist() == [[True, True, False, False]]
-    assert len(library.search("red", everything=True)) == 1
-    with pytest.raises(LibraryError, match="8 frames a segment are too many; the model takes 4 at most"):
-        Library.open(tmp_path / "other", model).index(tmp_path / "v", IndexOptions(SegmentPlan(frames=8)))
+    assert len(library.search("red").hits) == 1
+    with pytest.raises(UsageError, match=r"frames=8 .* up to 4"):
+        Library(tmp_path / "other", model).index(tmp_path / "v", frames=8)
 
 
 def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
@@ -435,14 +428,14 @@ def test_the_model_says_what_of_a_frame_is_looked_at(tmp_path: Path) -> None:
     for extent, other in (sides, sides[::-1]):
         model = toy_model(0, f"encoder.picture={extent}")
         index(tmp_path / extent, model, film)
-        content = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, extent))
+        content = read_video(ReadRequest(film, SegmentPlan(frames=4), model.config.encoder.image_size, extent))
         expected = encode_video(model, "", content)
         store = Snapshot.open(tmp_path / extent)
         stored = store.tokens([0])
         np.testing.assert_array_equal(stored.direction, expected.direction)
         asked = clip_query(model, ClipRange(film)).tokens
         assert torch.equal(asked.direction, stored_tokens(stored, torch.device("cpu")).direction)
-        differing = read_video(ReadRequest(film, PLAN, model.config.encoder.image_size, other))
+        differing = read_video(ReadRequest(film, SegmentPlan(frames=4), model.config.encoder.image_size, other))
         assert not np.array_equal(encode_video(model, "", differing).direction, expected.direction)
 
 
@@ -549,8 +542,6 @@ def test_a_run_is_cancelled_while_a_worker_hangs(tmp_path: Path, model: ProTA, m
         seen += 1
         return seen > 20
 
-    report = Library.open(tmp_path / "lib", model).index(
-        tmp_path / "v", IndexOptions(PLAN, timeout=1e6), should_stop=stop
-    )
+    report = Library(tmp_path / "lib", model).index(tmp_path / "v", frames=4, timeout=1e6, should_stop=stop)
     assert not report.finished
     assert records(tmp_path / "lib") == {}

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from prota.library import manage
-from prota.library.indexing import IndexOptions, IndexReport, commits, pipeline
+from prota.library.indexing import IndexReport, commits, pipeline
 from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.executor import Event, Failed, Part, Read, Task, fingerprint, part_of
 from prota.library.indexing.reading import read_video
 from prota.library.library import Library
-from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile
@@ -24,7 +23,7 @@ from prota.workers.process_pool import Outcome
 from tests.library.worlds import toy_model, write_clips
 from tests.small_world import write_colour_clip
 
-OPTIONS = IndexOptions(SegmentPlan(frames=4, fps=4.0))
+OPTIONS = {"frames": 4, "fps": 4.0}
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +51,8 @@ class InOrder:
 
 
 def index(folder: Path, model: ProTA, change: Callable[[Read, Event], list[Event]]) -> IndexReport:
-    library = Library.open(folder / "lib", model)
-    return library.index(folder / "v", OPTIONS, executor=lambda _writer, model, _options: InOrder(model, change))
+    library = Library(folder / "lib", model)
+    return library.index(folder / "v", **OPTIONS, executor=lambda _writer, model, _options: InOrder(model, change))
 
 
 def test_all_parts_of_a_film_are_given_away_when_the_first_is_known_before_other_files(

@@ -14,14 +14,12 @@ import torch
 
 from prota.encoders.text import HashTokenizer
 from prota.library import tokens
-from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.search import view as view_module
 from prota.library.search.queries import clean_query
 from prota.library.search.rows import CANDIDATES, FILTERED_CANDIDATES, RowFinder
 from prota.library.search.view import View
-from prota.library.segments import SegmentPlan
 from prota.library.storage import reader as storage_reader
 from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
@@ -37,8 +35,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("search")
     write_clips(folder / "v", *NAMES)
     write_colour_clip(folder / "v" / "long.mp4", "red", "left", frames=80)
-    opened = Library.open(folder / "lib", toy_model())
-    opened.index(folder / "v", IndexOptions(SegmentPlan(frames=4)))
+    opened = Library(folder / "lib", toy_model())
+    opened.index(folder / "v", frames=4)
     return opened
 
 
@@ -53,7 +51,7 @@ def test_moments_come_best_first_with_the_models_own_scores(library: Library) ->
 
 
 def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     staged = View(store, library.model, exact_segments=1)
     for words in ("red on the left", "a pink thing", "bottom half black"):
         exact = [(hit.row, round(hit.score, 5)) for hit in library.search(words, k=3)]
@@ -64,7 +62,7 @@ def test_two_stages_find_what_exact_search_finds(library: Library) -> None:
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_queries_that_are_asked_together_find_what_they_find_alone(library: Library, exact_segments: int) -> None:
     texts = ["red", "a pink thing on the left of the picture", "bottom half black"]
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     view = View(store, library.model, exact_segments=exact_segments)
     queries = view.encode(texts)
     for text, query, results in zip(texts, queries, view.search(queries, 5), strict=True):
@@ -82,7 +80,7 @@ def test_a_long_scene_leaves_room_for_others(
     library: Library, exact_segments: int, like: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it matches best, or is the query itself: there are as many moments as asked for."""
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     view = View(store, library.model, exact_segments=exact_segments)
     query = encoded(view, "red on the left")
     (long,) = [video for video in store.videos() if video.path.endswith("long.mp4")]
@@ -122,7 +120,7 @@ def test_who_asks_for_one_moment_has_it_chosen_from_as_many_segments(
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
 def test_filters_leave_out_what_does_not_fit(library: Library, exact_segments: int) -> None:
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     view = View(store, library.model, exact_segments=exact_segments)
     short = hits_of(view, "red on the left", k=20, where="duration < 3")
     assert {Path(hit.video.path).stem for hit in short} == set(NAMES)
@@ -173,7 +171,7 @@ def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatc
     count(HashTokenizer, "pieces")
     count(view_module, "find_moments")
     count(RowFinder, "find")
-    opened = Library.open(library.folder, tmp_path / "model", existing=True)
+    opened = Library(library.location, tmp_path / "model", existing=True)
     opened.search("red on the left")
     once = {"open_at_head": 1, "sha256": 1, "__call__": 1, "find_moments": 1, "find": 1}
     assert calls == once
@@ -184,8 +182,8 @@ def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatc
 def test_another_model_of_the_same_name_is_refused(library: Library, tmp_path: Path) -> None:
     toy_model(1).save_pretrained(tmp_path / "model")
     with pytest.raises(LibraryError):
-        _ = Library.open(library.folder, tmp_path / "model").view
-    other = Library(library.folder, toy_model(1), library.name)
+        _ = Library(library.location, tmp_path / "model").view
+    other = Library(library.location, toy_model(1))
     with pytest.raises(LibraryError):
         _ = other.view
 
@@ -193,11 +191,11 @@ def test_another_model_of_the_same_name_is_refused(library: Library, tmp_path: P
 def test_without_a_library_no_model_is_read_to_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProTA, "from_pretrained", lambda _: pytest.fail("read"))
     with pytest.raises(LibraryError):
-        Library.open(tmp_path / "lib", existing=True)
+        Library(tmp_path / "lib", existing=True)
 
 
 def test_what_is_told_of_a_hit_names_no_folder(library: Library) -> None:
-    hit = library.search("red", everything=True)[0]
+    hit = library.search("red").hits[0]
     assert list(hit.fields()) == ["kind", "start", "end", "best", "score", "relevance"]
     assert hit.fields()["score"] == hit.score
 
@@ -207,29 +205,29 @@ def test_a_copy_that_is_there_speaks_for_one_that_is_gone(tmp_path: Path) -> Non
     second = tmp_path / "v" / "b" / "red-left.mp4"
     second.parent.mkdir()
     second.write_bytes(first.read_bytes())
-    library = Library.open(tmp_path / "lib", toy_model())
-    options = IndexOptions(SegmentPlan(frames=4))
-    library.index(tmp_path / "v", options)
+    library = Library(tmp_path / "lib", toy_model())
+    options = {"frames": 4}
+    library.index(tmp_path / "v", **options)
     assert [hit.video.path for hit in library.search("red")] == [str(first)]
     first.unlink()
-    library.index(tmp_path / "v", options)
+    library.index(tmp_path / "v", **options)
     assert [hit.video.path for hit in library.search("red")] == [str(second)]
 
 
 def test_videos_whose_files_are_gone_are_not_found(tmp_path: Path) -> None:
     paths = write_clips(tmp_path / "v", "red-left", "blue-top")
-    library = Library.open(tmp_path / "lib", toy_model())
-    options = IndexOptions(SegmentPlan(frames=4))
-    library.index(tmp_path / "v", options)
+    library = Library(tmp_path / "lib", toy_model())
+    options = {"frames": 4}
+    library.index(tmp_path / "v", **options)
     assert len(library.search("red")) == 2
     paths["red-left"].unlink()
-    library.index(tmp_path / "v", options)
+    library.index(tmp_path / "v", **options)
     assert [Path(hit.video.path).stem for hit in library.search("red")] == ["blue-top"]
 
 
 def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
-    library = Library.open(tmp_path / "lib", toy_model())
+    library = Library(tmp_path / "lib", toy_model())
     library.index(tmp_path / "v")
     assert library.search("anything") == []
 
@@ -238,31 +236,31 @@ def test_opening_by_the_models_own_name(tmp_path: Path) -> None:
     model = toy_model()
     model.save_pretrained(tmp_path / "model")
     write_clips(tmp_path / "v", "red-left")
-    Library.open(tmp_path / "lib", tmp_path / "model").index(tmp_path / "v", IndexOptions(SegmentPlan(frames=4)))
-    again = Library.open(tmp_path / "lib")
-    assert again.search("red")[0].score == pytest.approx(Library.open(tmp_path / "lib", model).search("red")[0].score)
+    Library(tmp_path / "lib", tmp_path / "model").index(tmp_path / "v", frames=4)
+    again = Library(tmp_path / "lib")
+    assert again.search("red")[0].score == pytest.approx(Library(tmp_path / "lib", model).search("red")[0].score)
     assert torch.equal(again.model.logit_scale, model.logit_scale)
 
 
 def test_a_calibrated_model_says_when_nothing_matches(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
     never, margin = Fit((-50.0, 0.0, 0.0, 0.0, 0.0), 0.5, 8), Fit((0.0, 0.0, 5.0, 0.0, 0.0), 0.5, 8)
     strict = View(store, library.model)
     monkeypatch.setattr(library.model, "relevance", Relevance(never, background))
     (results,) = strict.search(strict.encode(["red on the left"]), k=3)
-    assert [hit.relevance for hit in results.hits] == pytest.approx([0.0] * 3, abs=1e-9)
+    assert [hit.probability for hit in results.hits] == pytest.approx([0.0] * 3, abs=1e-9)
     assert results.good == []
     assert results.no_good_match
     mild = View(store, library.model)
     monkeypatch.setattr(library.model, "relevance", Relevance(margin, background))
     (results,) = mild.search(mild.encode(["red on the left"]), k=3)
-    values = [hit.relevance for hit in results.hits]
+    values = [hit.probability for hit in results.hits]
     assert values == sorted(values, reverse=True)
     assert results.good[0] == results.hits[0]
     assert not results.no_good_match
     monkeypatch.undo()
-    assert all(hit.relevance is None for hit in library.search("red on the left"))
+    assert all(hit.probability is None for hit in library.search("red on the left"))
 
 
 @pytest.mark.parametrize("exact_segments", [0, 1000])
@@ -270,7 +268,7 @@ def test_a_filter_makes_a_small_library_of_a_large_one(
     library: Library, exact_segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best of few need not stand out as much as the best of many."""
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     background = library.model.encode_video(torch.randint(0, 256, (5, 4, 3, 32, 32), dtype=torch.uint8)).detach()
     # This relevance says the size and nothing else: 1 / (1 + e^(log size)).
     size = Relevance(Fit((0.0, 0.0, 0.0, 0.0, -1.0), 0.5, 10_000), background)
@@ -282,7 +280,7 @@ def test_a_filter_makes_a_small_library_of_a_large_one(
     assert whole > 8
     for where, searched in ((None, whole), (f"video_id = '{one}'", max(few, 8)), ("duration < 1000", whole)):
         hits = hits_of(view, "red on the left", k=3, where=where)
-        assert hits[0].relevance == pytest.approx(1 / (1 + searched), rel=1e-5), where
+        assert hits[0].probability == pytest.approx(1 / (1 + searched), rel=1e-5), where
 
 
 def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +292,7 @@ def test_a_filter_gets_more_candidates(library: Library, monkeypatch: pytest.Mon
         return real(store, vector, count, *others, **named)
 
     monkeypatch.setattr(Snapshot, "nearest", noted)
-    store = Snapshot.open(library.folder)
+    store = Snapshot.open(library.location)
     view = View(store, library.model, exact_segments=0)
     everything = hits_of(view, "red on the left")
     assert hits_of(view, "red on the left", where="duration < 1000") == everything
@@ -307,9 +305,9 @@ def test_a_library_remembers_a_model_folder_by_its_whole_path(tmp_path: Path, mo
     toy_model().save_pretrained(tmp_path / "models" / "mine")
     write_clips(tmp_path / "v", "red-left")
     monkeypatch.chdir(tmp_path)
-    Library.open("lib", "models/mine").index("v", IndexOptions(SegmentPlan(4)))
+    Library("lib", "models/mine").index("v", frames=4)
     monkeypatch.chdir(tmp_path / "v")
-    assert len(Library.open(tmp_path / "lib").search("red", everything=True)) == 1
+    assert len(Library(tmp_path / "lib").search("red").hits) == 1
 
 
 @pytest.mark.parametrize("exact_segments", [1, 10_000])
@@ -317,11 +315,11 @@ def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, 
     write_clips(tmp_path / "kind = video", "red-left", "blue-top")
     for colour in ("red", "green"):
         write_picture(tmp_path / "kind = video" / f"{colour}.png", colour)
-    library = Library.open(tmp_path / "lib", toy_model())
-    library.index(tmp_path / "kind = video", IndexOptions(SegmentPlan(frames=4)))
+    library = Library(tmp_path / "lib", toy_model())
+    library.index(tmp_path / "kind = video", frames=4)
 
     def found(where: str | None) -> set[str]:
-        store = Snapshot.open(library.folder)
+        store = Snapshot.open(library.location)
         view = View(store, library.model, exact_segments=exact_segments)
         return {Path(hit.video.path).stem for hit in hits_of(view, "red", 10, where)}
 
@@ -334,5 +332,5 @@ def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, 
     assert found("path like '%it''s kind%'") == set()
     with pytest.raises(LibraryError, match="cannot filter"):
         found("kind = 3 +")
-    picture = next(hit for hit in library.search("red", everything=True) if hit.video.kind == "picture")
+    picture = next(hit for hit in library.search("red").hits if hit.video.kind == "picture")
     assert picture.start == picture.best == picture.end == 0.0

@@ -54,14 +54,14 @@ def test_a_missing_default_says_so(models: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match=r"prota-small should come with prota, but .* shipped here: prota-tiny"):
         ProTA.from_pretrained("prota-small")
     with pytest.raises(ModelFolderError, match="prota-small should come with prota"):
-        Library.open(tmp_path / "library")
+        Library(tmp_path / "library")
 
 
 def test_a_new_library_is_made_by_the_default(models: Path, tmp_path: Path) -> None:
     toy_model().save_pretrained(models / shipped.DEFAULT, weights="int8")
     write_clips(tmp_path / "videos", "red-left")
-    assert Library.open(tmp_path / "library").index(tmp_path / "videos").indexed == 1
-    again = Library.open(tmp_path / "library")
+    assert Library(tmp_path / "library").index(tmp_path / "videos").indexed == 1
+    again = Library(tmp_path / "library")
     assert again.name == shipped.DEFAULT
     assert len(again.search("red", k=1)) == 1
 
@@ -75,7 +75,7 @@ SHOWN = ("city", "coffee", "flower", "snowboard")
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("shipped")
-    library = Library.open(folder / "library")
+    library = Library(folder / "library")
     library.index([CLIPS / f"{name}.mp4" for name in SHOWN])
     return library
 
@@ -109,13 +109,15 @@ def test_its_settings_are_those_of_its_config_file() -> None:
 def test_it_finds_what_is_there(library: Library, words: str, clip: str) -> None:
     first = library.search(words, k=1)[0]
     assert Path(first.video.path).stem == clip
-    assert first.relevance is not None
-    assert first.relevance > 0.3
+    assert first.probability is not None
+    assert first.probability > 0.3
 
 
 @pytest.mark.parametrize("words", ["two men playing football on a field", "cars race each other on a track"])
 def test_it_says_when_something_is_not_there(library: Library, words: str) -> None:
-    assert library.search(words, k=4) == []
+    results = library.search(words, k=4)
+    assert list(results) == []
+    assert results.no_good_match
 
 
 def test_words_alone_are_close_to_what_they_mean() -> None:

@@ -193,7 +193,7 @@ def test_a_bug_in_a_job_is_logged_with_its_traceback(
 
     def broken(order: module.IndexOrder) -> list[str]:
         python, option, code, *arguments = command(order)
-        bug = "from prota.library.library import Library; Library.open = None"
+        bug = "from prota.library.library import Library; Library.index = None"
         return [python, option, code.replace("; main()", f"; {bug}; main()"), *arguments]
 
     monkeypatch.setattr(module, "command", broken)

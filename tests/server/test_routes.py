@@ -29,7 +29,7 @@ def titles(answer: dict[str, object]) -> list[str]:
 
 def test_moments_are_those_of_the_library(client: TestClient, world: World) -> None:
     answer = client.get("/api/v1/search", params={"q": " red  on the left "}).json()
-    hits = Library.open(world.library).search("red on the left", k=24)
+    hits = Library(world.library).search("red on the left", k=24)
     assert answer["query"] == "red on the left"
     assert answer["no_good_match"] is answer["cut"] is False
     assert answer["weaker"] == []
@@ -290,7 +290,7 @@ def test_a_timeline(client: TestClient, world: World) -> None:
     assert all(segment["score"] is None for segment in bare)
     assert [segment["start"] for segment in bare] == sorted(segment["start"] for segment in bare)
     scored = client.get(address, params={"q": "white below"}).json()
-    view = Library.open(world.library).view
+    view = Library(world.library).view
     (query,) = view.encode(["white below"])
     for segment in scored:
         assert segment["score"] == pytest.approx(view.explain(query, segment["segment"]).score, abs=1e-5)

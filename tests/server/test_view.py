@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from prota.library.indexing import IndexOptions
 from prota.library.library import Library
-from prota.library.segments import SegmentPlan
 from prota.server import view
 from prota.server.app import create_app
 from prota.server.jobs import order_for
@@ -112,13 +110,13 @@ def test_a_library_made_anew_with_another_model(tmp_path: Path) -> None:
 def test_a_library_on_object_storage(world: World) -> None:
     with serving():
         place = f"s3://{BUCKET}/server/library"
-        library = Library.open(place, world.model)
-        library.index(world.videos / "near" / "red-left.mp4", IndexOptions(SegmentPlan(4)))
+        library = Library(place, world.model)
+        library.index(world.videos / "near" / "red-left.mp4", frames=4)
         app = create_app(place, ServerOptions(device="cpu", refresh=0.3))
         with TestClient(app, base_url="http://127.0.0.1:8000") as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
             assert len(client.get("/api/v1/search?q=red&all=true").json()["moments"]) == 1
-            library.index(world.videos / "far" / "green-right.mp4", IndexOptions(SegmentPlan(4)))
+            library.index(world.videos / "far" / "green-right.mp4", frames=4)
             wait_until(lambda: client.get("/api/v1/library").json()["videos"] == 2)
             assert client.get("/api/v1/segments/1/thumbnail").status_code == 200
         # What jobs are told.
@@ -131,11 +129,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     base = tmp_path_factory.mktemp("folders")
     write_clips(base / "it's a" / "take", "red-left", "blue-top")
     write_clips(base / "b" / "take" / "deep", "green-right", "pink-left")
-    opened = Library.open(base / "lib", toy_model())
-    opened.index(base, IndexOptions(SegmentPlan(frames=4)))
+    opened = Library(base / "lib", toy_model())
+    opened.index(base, frames=4)
     (base / "best").mkdir()
     shutil.copy(base / "it's a" / "take" / "red-left.mp4", base / "best" / "copy.mp4")
-    opened.index(base, IndexOptions(SegmentPlan(frames=4)))
+    opened.index(base, frames=4)
     return opened
 
 
@@ -144,9 +142,7 @@ def found(library: Library, name: str) -> set[str]:
     names = {record.video_id: Path(record.path).stem for record in files if "copy" not in record.path}
     there = Folders((record.path, record.video_id) for record in files)
     assert there.names == ["best", "deep", "take"]
-    return {
-        names[hit.video.video_id] for hit in library.search("red", 20, where=there.condition(name), everything=True)
-    }
+    return {names[hit.video.video_id] for hit in library.search("red", 20, where=there.condition(name)).hits}
 
 
 @pytest.mark.parametrize(("videos", "tops"), [(500, 50), (0, 50), (0, 0)])

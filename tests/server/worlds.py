@@ -12,9 +12,7 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from prota.library.indexing import IndexOptions
 from prota.library.library import Library
-from prota.library.segments import SegmentPlan
 from prota.server.app import create_app
 from prota.server.options import ServerOptions
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -60,8 +58,8 @@ def add_pictures(world: World) -> None:
 
 
 def index(world: World, path: Path) -> None:
-    library = Library.open(world.library, world.model)
-    library.index(path, IndexOptions(SegmentPlan(4)))
+    library = Library(world.library, world.model)
+    library.index(path, frames=4)
 
 
 @contextmanager

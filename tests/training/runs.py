@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from prota.config.experiment import Experiment
 from prota.runtime import ALONE
 from prota.training.checkpoint import RunFolder
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 
 __all__ = ["ALONE", "TERMS", "curve", "log", "train", "trained", "validations", "weights"]
 
@@ -34,11 +34,13 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def train(config: Path, run: Path, *overrides: str, stop_after: int | None = None, allow_missing: int = 0) -> Trainer:
+def train(
+    config: Path, run: Path, *overrides: str, stop_after: int | None = None, allow_missing: int = 0
+) -> TrainingLoop:
     experiment = Experiment.load(config, overrides)
     folder = RunFolder(run)
     folder.claim(experiment)
-    trainer = Trainer(experiment, folder, ALONE, allow_missing=allow_missing)
+    trainer = TrainingLoop(experiment, folder, ALONE, allow_missing=allow_missing)
     steps = 0
 
     def should_stop() -> bool:

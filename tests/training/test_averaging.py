@@ -18,7 +18,7 @@ from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.scoring import score_split
 from prota.training.averaging import WeightAverage, mean_model
 from prota.training.checkpoint import RunFolder
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 from tests.library.worlds import toy_model
 from tests.training.runs import ALONE, curve, train, trained, validations, weights
 
@@ -169,7 +169,7 @@ def test_a_killed_average_goes_on_exactly(averaged: Path, world_config: Path, tm
         return False
 
     with pytest.raises(SystemError, match="killed"):
-        Trainer(experiment, run, ALONE).fit(should_stop=kill)
+        TrainingLoop(experiment, run, ALONE).fit(should_stop=kill)
     run.release()
     assert RunFolder(tmp_path / "run").state("last").step == 6
     train(world_config, tmp_path / "run", "train.ema=0.9")

@@ -22,7 +22,7 @@ from prota.data.batches import epoch_batches
 from prota.data.splits import DataError, Item, Split
 from prota.training.checkpoint import RunFolder
 from prota.training.sources import Schedule, Source
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 from tests.processes import REPOSITORY
 from tests.small_world import COLOURS
 from tests.training.runs import ALONE, curve, log, train
@@ -117,7 +117,7 @@ def test_a_run_learns_from_all_its_sources(uninterrupted: Path, world_config: Pa
     assert Counter(record["source"] for record in records) == {"data": 18, "pictures": 17}
     assert len([record for record in log(uninterrupted) if "validation" in record]) == 3
     # Eight batches of eight show both captions of 32 pictures; the seventeenth begins a third epoch of theirs.
-    trainer = Trainer(Experiment.load(world_config, pictures), RunFolder(uninterrupted), ALONE)
+    trainer = TrainingLoop(Experiment.load(world_config, pictures), RunFolder(uninterrupted), ALONE)
     shown = Counter[str]()
     for step in range(trainer.steps):
         place = trainer.schedule.place(step)
@@ -155,10 +155,10 @@ def test_two_ranks_give_the_same_curve(world_config: Path, pictures: list[str], 
 
 def test_tags_choose_captions_and_pictures(world_config: Path, pictures: list[str], tmp_path: Path) -> None:
     settings = [*pictures, f'{SOURCE}.tags=["human"]']
-    trainer = Trainer(Experiment.load(world_config, settings), RunFolder(tmp_path), ALONE)
+    trainer = TrainingLoop(Experiment.load(world_config, settings), RunFolder(tmp_path), ALONE)
     assert {item.captions for item in trainer.sources[1].split.items} == {(f"a {colour} wall",) for colour in COLOURS}
     with pytest.raises(DataError, match=r"tag cat; there are: human:a, machine"):
-        Trainer(Experiment.load(world_config, [*pictures, f'{SOURCE}.tags=["cat"]']), RunFolder(tmp_path), ALONE)
+        TrainingLoop(Experiment.load(world_config, [*pictures, f'{SOURCE}.tags=["cat"]']), RunFolder(tmp_path), ALONE)
 
 
 def test_a_sources_weight_scales_its_gradients(world_config: Path, pictures: list[str], tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_frozen_towers_features_are_computed_for_every_source(
 def test_sources_that_cannot_be_learned_from(world_config: Path, pictures: list[str], tmp_path: Path) -> None:
     def refused(error: type[Exception], message: str, *settings: str) -> None:
         with pytest.raises(error, match=message):
-            Trainer(Experiment.load(world_config, [*pictures, *settings]), RunFolder(tmp_path / "run"), ALONE)
+            TrainingLoop(Experiment.load(world_config, [*pictures, *settings]), RunFolder(tmp_path / "run"), ALONE)
 
     refused(ConfigError, r"shares of sources pictures, more add up to 1\.1", f"{SOURCE}.share=0.9", *more())
     refused(DataError, r"sources\.pictures: .*nowhere\.jsonl is not there", f"{SOURCE}.captions=nowhere.jsonl")

@@ -16,10 +16,9 @@ from prota.config.experiment import Experiment
 from prota.evaluation.passport import Passport, fingerprint
 from prota.evaluation.report import Evaluation, SystemUnderTest
 from prota.model.folder import ModelFolderError
-from prota.runs import find_checkpoint
+from prota.runs import config_of, find_checkpoint
 from prota.training.checkpoint import RunFolder
-from prota.training.start import config_of
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 from tests.tiny_models import clip_config, pair_config
 from tests.training.runs import ALONE, curve, train
 
@@ -47,7 +46,7 @@ def bare_config(world_config: Path, folder: Path) -> Path:
 
 def test_a_run_starts_with_the_weights_of_another(first: Path, world_config: Path, tmp_path: Path) -> None:
     experiment = Experiment.load(world_config, [f"train.start={first}", "train.epochs=1"])
-    trainer = Trainer(experiment, RunFolder(tmp_path / "run"), ALONE)
+    trainer = TrainingLoop(experiment, RunFolder(tmp_path / "run"), ALONE)
     best = ProTA.from_pretrained(find_checkpoint(first)[0])
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(value, best.state_dict()[name]), name
@@ -96,7 +95,7 @@ def test_towers_alone_take_a_new_head(first: Path, world_config: Path, tmp_path:
     """Another head and another temporal transformer over the same towers."""
     changes = ["encoder.temporal_layers=1", "score.similarity=cosine", "loss.eta=0", "loss.beta=0"]
     settings = [f"train.start={first}", "train.start_with=towers", *changes]
-    trainer = Trainer(Experiment.load(world_config, settings), RunFolder(tmp_path / "run"), ALONE)
+    trainer = TrainingLoop(Experiment.load(world_config, settings), RunFolder(tmp_path / "run"), ALONE)
     best, model = ProTA.from_pretrained(find_checkpoint(first)[0]), trainer.model
     assert torch.equal(model.logit_scale, best.logit_scale)
     for part in ("text_encoder.tower", "video_encoder.tower"):
@@ -117,7 +116,7 @@ def test_projections_that_are_taken_along_learn_as_the_towers_do(
     model.save_pretrained(tmp_path / "model")
     settings = [f"train.start={tmp_path / 'model'}", "train.lr_vision=1e-5", "train.lr_text=2e-5"]
     own = bare_config(world_config, tmp_path)
-    trainer = Trainer(Experiment.load(own, settings, base=config_of), RunFolder(tmp_path / "run"), ALONE)
+    trainer = TrainingLoop(Experiment.load(own, settings, base=config_of), RunFolder(tmp_path / "run"), ALONE)
     rates = {group["name"]: group["rate"] for group in trainer.optimiser.param_groups}
     assert (rates["frame projection"], rates["text projection"], rates["logit scale"]) == (1e-5, 2e-5, 2e-5)
     trainer._begin()
@@ -137,7 +136,7 @@ def test_another_architecture_is_refused_with_what_differs(
 ) -> None:
     experiment = Experiment.load(world_config, [f"train.start={first}", change])
     with pytest.raises(ModelFolderError) as caught:
-        Trainer(experiment, RunFolder(tmp_path / "run"), ALONE)
+        TrainingLoop(experiment, RunFolder(tmp_path / "run"), ALONE)
     assert named in str(caught.value)
 
 

@@ -21,7 +21,7 @@ from prota.losses import MAX_LOGIT_SCALE
 from prota.runs import find_checkpoint
 from prota.runtime import World
 from prota.training.checkpoint import RunFolder
-from prota.training.trainer import NonFiniteLossError, Trainer, layers_of
+from prota.training.trainer import NonFiniteLossError, TrainingLoop, layers_of
 from tests.cli.test_commands import succeeds
 from tests.processes import python, wait_until
 from tests.tiny_models import pair_config
@@ -69,12 +69,12 @@ import os, signal, sys
 from prota.config.experiment import Experiment
 from prota.losses import MAX_LOGIT_SCALE
 from prota.training.checkpoint import RunFolder
-from prota.training.trainer import Trainer
+from prota.training.trainer import TrainingLoop
 from tests.training.runs import ALONE, curve
 run = RunFolder(sys.argv[2])
 experiment = Experiment.load(sys.argv[1])
 run.claim(experiment)
-Trainer(experiment, run, ALONE).fit(
+TrainingLoop(experiment, run, ALONE).fit(
     should_stop=lambda: len(curve(run.path)) == 8 and os.kill(os.getpid(), signal.SIGKILL)
 )
 """
@@ -187,7 +187,7 @@ def test_a_loss_that_is_no_number_stops_with_its_videos(world_config: Path, tmp_
     experiment = Experiment.load(world_config)
     run = RunFolder(tmp_path / "run")
     run.claim(experiment)
-    trainer = Trainer(experiment, run, ALONE)
+    trainer = TrainingLoop(experiment, run, ALONE)
     with torch.no_grad():
         trainer.model.logit_scale.fill_(float("nan"))
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0; .* batch on rank 0: \w+-\w+"):
@@ -199,7 +199,7 @@ def test_a_gradient_that_is_no_number_is_not_learned(world_config: Path, tmp_pat
     experiment = Experiment.load(world_config, ["train.checkpoint_steps=1"])
     run = RunFolder(tmp_path / "run")
     run.claim(experiment)
-    trainer = Trainer(experiment, run, ALONE)
+    trainer = TrainingLoop(experiment, run, ALONE)
     trainer.model.video_encoder.tower.projection.weight.register_hook(lambda gradient: gradient * float("nan"))
     before = trainer.model.logit_scale.item()
     with pytest.raises(NonFiniteLossError, match=r"the gradient's norm is nan at step 0"):
@@ -228,7 +228,7 @@ def test_checkpoints_between_validations_fall_on_any_step(world_config: Path, tm
         return original(model, optimiser, state, **others)
 
     run.save = save  # type: ignore[method-assign]
-    Trainer(experiment, run, ALONE).fit()
+    TrainingLoop(experiment, run, ALONE).fit()
     assert saved == [6, 12, 18]
 
 
@@ -308,7 +308,7 @@ def test_what_is_measured_before_the_first_step_is_not_random(
 ) -> None:
     towers = pair_config(dinov2_folder, bert_folder, "encoder.frames=4")
     experiment = Experiment(**Experiment.load(world_config).model_dump() | towers.model_dump())
-    trainer = Trainer(experiment, RunFolder(tmp_path / "run"), ALONE)
+    trainer = TrainingLoop(experiment, RunFolder(tmp_path / "run"), ALONE)
     for module in trainer.model.video_encoder.tower.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.9
@@ -326,7 +326,7 @@ def test_texts_are_tokenised_by_the_thread_that_reads(world_config: Path, tmp_pa
     experiment = Experiment.load(world_config, ["train.epochs=1"])
     run = RunFolder(tmp_path / "run")
     run.claim(experiment)
-    trainer = Trainer(experiment, run, ALONE)
+    trainer = TrainingLoop(experiment, run, ALONE)
     tokenizer, threads = trainer.model.text_encoder.tokenizer, list[tuple[int, bool]]()
 
     class Watched(HashTokenizer):
@@ -361,7 +361,7 @@ def test_features_are_reported_by_the_first_rank_alone(
     rank: int, told: list[tuple[int, int]], world_config: Path, tmp_path: Path
 ) -> None:
     experiment, report = Experiment.load(world_config, ["train.lr_vision=0"]), Told()
-    Trainer(experiment, RunFolder(tmp_path), World(rank, 2, torch.device("cpu")), report=report)
+    TrainingLoop(experiment, RunFolder(tmp_path), World(rank, 2, torch.device("cpu")), report=report)
     assert report.features == told
 
 
@@ -369,7 +369,7 @@ def test_the_best_step_is_told(uninterrupted: Path, world_config: Path) -> None:
     experiment = Experiment.load(world_config)
     best = max((record for record in log(uninterrupted) if "validation" in record), key=lambda r: r["value"])
     # Finished already: fit has nothing left to do but to say how it stands.
-    result = Trainer(experiment, RunFolder(uninterrupted), ALONE).fit()
+    result = TrainingLoop(experiment, RunFolder(uninterrupted), ALONE).fit()
     assert (result.finished, result.steps, result.state.step) == (True, 18, 18)
     assert (result.state.best_step, result.state.best_value) == (best["step"], best["value"])
     assert find_checkpoint(uninterrupted)[1] == f"best on validation at step {best['step']}"
@@ -387,7 +387,7 @@ def test_what_cannot_be_trained_is_refused(world_config: Path, tmp_path: Path) -
         train(world_config, tmp_path / "b", "encoder.frames=5")
     experiment = Experiment.load(world_config)
     with pytest.raises(ValueError, match=r"train\.batch_size=6 cannot be shared by 4 processes"):
-        Trainer(experiment, RunFolder(tmp_path / "c"), World(0, 4, torch.device("cpu")))
+        TrainingLoop(experiment, RunFolder(tmp_path / "c"), World(0, 4, torch.device("cpu")))
 
 
 def test_training_never_reads_the_test_split(world_config: Path, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_training_never_reads_the_test_split(world_config: Path, tmp_path: Path)
     experiment = Experiment.load(world_config)
     run = RunFolder(tmp_path / "run")
     run.claim(experiment)
-    trainer = Trainer(experiment, run, ALONE)
+    trainer = TrainingLoop(experiment, run, ALONE)
     assert not any("test" in name for name in vars(trainer))
     seen: list[str] = []
     cache = trainer.main.reader.cache

@@ -21,7 +21,7 @@ from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.executor import Event, Executor, Failed, Fingerprint, LocalExecutor, Part, Read, Task
 from prota.library.indexing.options import IndexOptions, IndexReport
 from prota.library.indexing.reading import PART, ReadRequest
-from prota.library.records import LibraryError, VideoRecord
+from prota.library.records import VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.storage.writer import Writer
 from prota.model.prota import ProTA
@@ -67,10 +67,9 @@ class Pipeline:
     ) -> None:
         encoder = model.config.encoder
         self.options = options or IndexOptions(SegmentPlan(encoder.frames))
-        plan = self.options.plan
-        if plan.frames > encoder.frames:
-            raise LibraryError(f"{plan.frames} frames a segment are too many; the model takes {encoder.frames} at most")
-        self.request = partial(ReadRequest, plan=plan, size=encoder.image_size, extent=encoder.picture, count=PART)
+        self.request = partial(
+            ReadRequest, plan=self.options.plan, size=encoder.image_size, extent=encoder.picture, count=PART
+        )
         self.executor = (executor or _local_executor)(writer, model, self.options)
         self.notify, self.should_stop = report, should_stop
         self.report = IndexReport()

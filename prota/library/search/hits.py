@@ -3,57 +3,142 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, overload
 
 from prota.library.records import VideoRecord
 from prota.library.search.queries import Query
 from prota.library.search.rows import Coverage
 from prota.types import ExplainedWord
 
-__all__ = ["ExplainedFrame", "Hit", "MomentExplanation", "Results"]
+__all__ = ["ExplainedFrame", "Hit", "MomentExplanation", "Results", "clock"]
+
+
+class Origin(Protocol):
+    """The version of a library that was searched: a `View`."""
+
+    def explain(self, query: Query, row: int) -> MomentExplanation: ...
+
+    def thumbnail(self, row: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A moment that a search found."""
+    """A moment that a search found.
+
+    Example
+    -------
+    >>> import prota
+    >>> hit = prota.Library("lib").search("a cup of coffee")[0]
+    >>> hit
+    Hit(coffee.mp4, 0:00.0 – 0:08.0, probability 0...)
+    >>> hit.thumbnail[:2] == b"\\xff\\xd8"
+    True
+    >>> "coffee" in [word.text for word in hit.explain().words]
+    True
+    """
 
     video: VideoRecord
     start: float
+    """Seconds."""
     end: float
     score: float
     best: float
     """Seconds at which the frame that matches best is shown."""
     row: int
     """Of its best segment, in the version that was searched."""
-    relevance: float | None = None
+    probability: float | None = None
     """Calibrated probability of being relevant; None if the model is not calibrated or the query is a clip."""
+    origin: tuple[Origin, Query] | None = field(default=None, repr=False, compare=False)
+    """The version that was searched, and for what."""
+
+    def __repr__(self) -> str:
+        moment = "picture" if self.video.kind == "picture" else f"{clock(self.start)} – {clock(self.end)}"
+        judged = f"score {self.score:.3f}" if self.probability is None else f"probability {self.probability:.2f}"
+        return f"Hit({self.path.name}, {moment}, {judged})"
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.video.path)
+
+    @property
+    def thumbnail(self) -> bytes:
+        """A small JPEG of the moment."""
+        return self._origin[0].thumbnail(self.row)
+
+    def explain(self) -> MomentExplanation:
+        """What the score is made of: contributions of words and frames, which add up to it."""
+        view, query = self._origin
+        return view.explain(query, self.row)
+
+    @property
+    def _origin(self) -> tuple[Origin, Query]:
+        if self.origin is None:
+            raise ValueError("this hit was not made by a search")
+        return self.origin
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields as plain values, for JSON or a table."""
+        return {"path": self.video.path, "video_id": self.video.video_id, **self.fields()}
 
     def fields(self) -> dict[str, Any]:
-        """Its fields as JSON, in the command line and over HTTP; not its path, which a server must not show."""
+        """`to_dict` without the file, whose path a server must not show."""
         times = {"start": round(self.start, 3), "end": round(self.end, 3), "best": round(self.best, 3)}
-        return {"kind": self.video.kind, **times, "score": self.score, "relevance": self.relevance}
+        return {"kind": self.video.kind, **times, "score": self.score, "relevance": self.probability}
 
 
-@dataclass(frozen=True)
-class Results:
-    """The best moments for one query."""
+@dataclass(frozen=True, eq=False)
+class Results(Sequence[Hit]):
+    """The good matches for one query, best first; `hits` has the weaker ones, too.
+
+    Example
+    -------
+    >>> import prota
+    >>> results = prota.Library("lib").search("a cup of coffee")
+    >>> results[0].path.name
+    'coffee.mp4'
+    >>> import pandas  # doctest: +SKIP
+    >>> pandas.DataFrame(results.to_dict()["moments"])  # doctest: +SKIP
+    """
 
     query: Query
     hits: list[Hit]
     """Best first, with those that are no good matches."""
     cutoff: float
-    """The least relevance of a good match."""
+    """The least probability of a good match."""
     coverage: Coverage
+
+    def __len__(self) -> int:
+        return len(self.good)
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Hit]: ...
+    def __getitem__(self, place: int | slice) -> Hit | list[Hit]:
+        return self.good[place]
+
+    def __repr__(self) -> str:
+        return f"Results({self.query.text!r}, {len(self.good)} good matches, {len(self.hits)} in all)"
 
     @property
     def good(self) -> list[Hit]:
-        """Hits that are likely a match; all if the relevance is not known."""
-        return [hit for hit in self.hits if hit.relevance is None or hit.relevance >= self.cutoff]
+        """Hits that are likely a match; all if the probability is not known."""
+        return [hit for hit in self.hits if hit.probability is None or hit.probability >= self.cutoff]
 
     @property
     def no_good_match(self) -> bool:
+        """Whether there are hits, but none is a good match."""
         return bool(self.hits) and not self.good
+
+    def to_dict(self) -> dict[str, Any]:
+        """The query and its good matches as plain values, for JSON or a table."""
+        moments = [hit.to_dict() for hit in self.good]
+        return {
+            "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,3 +162,10 @@ class MomentExplanation:
     def similarities(self) -> list[tuple[float, ...]]:
         """Words x frames."""
         return [word.similarities for word in self.words]
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds, as people write a time of a video."""
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

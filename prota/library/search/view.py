@@ -117,7 +117,8 @@ class View:
         hits = []
         for moment, times, frame, judged in zip(moments, self._times(rows), frames, relevance, strict=True):
             best, video = times[min(frame, len(times) - 1)], self.snapshot.shown[moment.video_id]
-            hits.append(Hit(video, moment.start, moment.end, moment.score, best, moment.row, judged))
+            origin = (self, query)
+            hits.append(Hit(video, moment.start, moment.end, moment.score, best, moment.row, judged, origin))
         return hits
 
     @torch.inference_mode()
@@ -148,6 +149,10 @@ class View:
         words = found.by_word(self.model.text_encoder.words(query.text))
         frames = zip(times, found.video_contributions.tolist(), found.video_weight.tolist(), strict=True)
         return MomentExplanation(found.score, words, [ExplainedFrame(*frame) for frame in frames])
+
+    def thumbnail(self, row: int) -> bytes:
+        """A small JPEG of a segment."""
+        return self.snapshot.thumbnails([row])[0]
 
     def _stored(self, rows: Sequence[int]) -> PreparedTokens:
         return stored_tokens(self.snapshot.tokens(rows), self.device)

@@ -69,7 +69,7 @@ class Location(ABC):
             return where
         address = ADDRESS.fullmatch(os.fspath(where))
         if address is None:
-            return Folder(Path(where))
+            return Folder(Path(where).expanduser())
         scheme, rest = address[1].lower(), address[2].strip("/")
         if scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in SCHEMES)

@@ -16,11 +16,9 @@ import lance
 import numpy as np
 import pytest
 
-from prota.library.indexing import IndexOptions
 from prota.library.library import Library
 from prota.library.manage import compact, export, info, merge, remove, verify
 from prota.library.records import LibraryError
-from prota.library.segments import SegmentPlan
 from prota.library.storage import location as module
 from prota.library.storage import versions
 from prota.library.storage.location import Bucket, Folder, Location
@@ -230,20 +228,20 @@ class TestBadConnections:
     def test_index_search_and_upkeep(self, address: str, proxy: Proxy, tmp_path: Path) -> None:
         colours = ("red", "blue", "green", "pink")
         write_clips(tmp_path / "v", *(f"{colour}-{side}" for colour in colours for side in ("left", "top")))
-        model, options = toy_model(), IndexOptions(SegmentPlan(4), timeout=LIMIT)
-        Library.open(tmp_path / "library", model).index(tmp_path / "v", options)
+        model, options = toy_model(), {"frames": 4, "timeout": LIMIT}
+        Library(tmp_path / "library", model).index(tmp_path / "v", **options)
         proxy.delay = 0.2
         with proxy.faulty(now_and_then(0.06)) as faults:
-            report = Library.open(address, model).index(tmp_path / "v", options)
+            report = Library(address, model).index(tmp_path / "v", **options)
             assert (report.indexed, report.bad, report.finished) == (8, {}, True)
-            assert Library.open(address, model).index(tmp_path / "v", options).unchanged == 8
-            found = Library.open(address, model).search("red on the left", k=3, everything=True)
+            assert Library(address, model).index(tmp_path / "v", **options).unchanged == 8
+            found = Library(address, model).search("red on the left", k=3).hits
             assert verify(address) == []
             compact(address)
             merge(address, [fill_like(f"{address}-other", model)])
         assert len(faults) == 5
         assert sum(faults.values()) >= 10
-        expected = Library.open(tmp_path / "library", model).search("red on the left", k=3, everything=True)
+        expected = Library(tmp_path / "library", model).search("red on the left", k=3).hits
         assert [(hit.video.path, hit.score) for hit in found] == [(hit.video.path, hit.score) for hit in expected]
         remove(address, ["/made-up.mp4"])
         assert rows_of(address) == rows_of(tmp_path / "library")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,29 +13,14 @@ from prota.errors import UsageError
 from prota.video.sampling import SAME_TIME, uniform_indices
 from prota.video.timeline import DecodeError
 
-__all__ = ["Cut", "SegmentPlan", "cut_places", "find_cuts", "picture_changes", "plan"]
+__all__ = ["Cut", "SegmentPlan", "plan"]
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
-Pictures = np.ndarray[Any, np.dtype[np.uint8]] | Sequence[np.ndarray[Any, np.dtype[np.uint8]]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 
 # Seconds. What flashes by more quickly is no shot that anyone would look for; it is joined to a neighbour.
 SHORTEST_SHOT = 1.0
 # Two weeks at the default plan. A file that needs more has wrong time stamps.
 MOST_SEGMENTS = 200_000
-
-# A cut changes at least this share of the colours in their places, and this many times what usually changes around it.
-LEAST_CHANGE = 0.22
-TIMES_USUAL = 3.0
-# Pictures on either side of a cut that must all differ across it: a flash differs, but what follows it does not.
-SIDE = 3
-# Pictures before and after, of which the median is what usually changes.
-AROUND = 8
-LEVELS = 8
-# Colours are counted in so many parts of a picture's height and width: two views of one room have the same colours, in
-# other places.
-GRID = 4
-CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -132,62 +117,3 @@ def _frames(times: Times, start: float, end: float, count: int) -> tuple[int, ..
     last = max(first + 1, int(np.searchsorted(times, end - SAME_TIME)))
     chosen = uniform_indices(times[first:last] - start, end - start, count)
     return tuple((chosen + first).tolist())
-
-
-def find_cuts(pictures: Pictures, times: Times) -> list[float]:
-    """When the first picture of each new shot is shown, given small `pictures`, a few for each second."""
-    if len(pictures) != len(times):
-        raise ValueError(f"{len(pictures)} pictures and {len(times)} times do not belong together")
-    return [float(times[place]) for place in cut_places(pictures)]
-
-
-def cut_places(pictures: Pictures) -> list[int]:
-    """Which pictures, their sides multiples of `GRID`, are the first of a new shot.
-
-    Which colours are where changes across a cut, all at once, far more than it does around it, and stays changed. A
-    pan or a flicker changes it all the time, a flash only for a moment.
-    """
-    if len(pictures) < 2:
-        return []
-    changes = _changes(pictures, 2 * SIDE - 1)
-    lasting = np.full(len(pictures), np.inf, dtype=np.float32)
-    for before in range(1, SIDE + 1):
-        for after in range(SIDE):
-            # A change from `place - before` to `place + after`; at the ends of the video there is less to compare.
-            places = slice(before, len(pictures) - after)
-            lasting[places] = np.minimum(lasting[places], changes[before + after - 1])
-    lasting[0] = 0
-    padded = np.pad(changes[0], (AROUND + 1, AROUND), constant_values=np.nan)
-    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * AROUND + 1)
-    usual = np.nanmedian(around, axis=1)
-    peak = (lasting >= np.append(lasting[1:], 0)) & (lasting >= np.append(0, lasting[:-1]))
-    found = peak & (lasting >= LEAST_CHANGE) & (lasting >= TIMES_USUAL * usual)
-    return [int(place) for place in np.flatnonzero(found)]
-
-
-def picture_changes(pictures: Pictures) -> Floats:
-    """The share of the colours in their places, 0 to 1, that differs between each picture and the next."""
-    return _changes(pictures, 1)[0]
-
-
-def _changes(pictures: Pictures, apart: int) -> list[Floats]:
-    """How far each picture differs from the next, from the one after that, and so on to `apart` pictures on.
-
-    A part at a time: the histograms of a day's recording are gigabytes.
-    """
-    found: list[list[Floats]] = [[np.zeros(0, dtype=np.float32)] for _ in range(apart)]
-    for start in range(0, len(pictures), CHUNK):
-        colours = _colours(pictures[start : start + CHUNK + apart])
-        for steps, parts in enumerate(found, start=1):
-            later = colours[steps : steps + CHUNK]
-            parts.append(np.abs(later - colours[: len(later)]).sum(axis=2).mean(axis=1) / 2)
-    return [np.concatenate(parts) for parts in found]
-
-
-def _colours(pictures: Pictures) -> Floats:
-    """Histograms [n, GRID² · 3, LEVELS]. A value counts for the two levels it lies between: dimming is no leap."""
-    values = np.asarray(pictures).astype(np.float32) * ((LEVELS - 1) / 255)
-    count, height, width, _ = values.shape
-    values = values.reshape(count, GRID, height // GRID, GRID, width // GRID, 3)
-    shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=(2, 4)) for level in range(LEVELS)]
-    return np.stack(shares, axis=-1).reshape(count, -1, LEVELS)

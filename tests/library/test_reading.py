@@ -216,7 +216,7 @@ def test_shots_are_looked_for_once(film: Path, monkeypatch: pytest.MonkeyPatch) 
     whole = read(film, plan)
     request = ReadRequest(film, plan, 32, count=3)
     first = read_video(request)
-    monkeypatch.setattr(reading, "_shot_boundaries", lambda request: pytest.fail("looked again"))
+    monkeypatch.setattr(reading, "shot_boundaries", lambda path: pytest.fail("looked again"))
     parts = [first, *(read_video(part) for part in remaining(request, first))]
     np.testing.assert_array_equal(np.concatenate([part.starts for part in parts]), whole.starts)
     assert {part.cuts for part in parts} == {whole.cuts}

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from prota.library.segments import Cut, SegmentPlan, cut_places, picture_changes, plan
+from prota.library.segments import Cut, SegmentPlan, plan
 from prota.video.decode import DecodeError, Timeline, decode_chosen
-from prota.video.sampling import SAME_TIME
+from prota.video.shots import shot_boundaries
 from prota.video.transforms import Extent, to_square
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
@@ -31,9 +31,6 @@ PART = 64
 # Longest side; smaller pictures are not enlarged.
 THUMBNAIL = 160
 JPEG_QUALITY = 80
-# For shot boundaries: pictures looked at in a second, and their side.
-LOOKS = 4
-LOOK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
 def _read(request: ReadRequest) -> VideoContent:
     cuts = None
     if request.plan.shots:
-        cuts = _shot_boundaries(request) if request.cuts is None else request.cuts
+        cuts = shot_boundaries(request.path) if request.cuts is None else request.cuts
 
     def segments(timeline: Timeline) -> tuple[list[Cut], int]:
         found = plan(timeline.times, timeline.duration, request.plan, cuts or ())
@@ -181,49 +178,6 @@ def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes]:
     file = io.BytesIO()
     picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
     return to_square(frame, size, extent), file.getvalue()
-
-
-def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
-    """Where shots begin: first roughly, from a few pictures a second, then to the frame."""
-    timeline, chosen, looks = decode_chosen(
-        request.path,
-        lambda timeline: _first_of_each(np.floor(timeline.times * LOOKS)),
-        _look,
-        threads=1,
-    )
-    places = cut_places(looks)
-    spans = [(timeline.times[chosen[place - 1]], timeline.times[chosen[place]]) for place in places]
-    if not spans:
-        return ()
-    # By time and not by number: the decoder may count frames differently when it is asked for others.
-    timeline, chosen, looks = decode_chosen(
-        request.path,
-        lambda timeline: sorted({index for span in spans for index in _within(timeline.times, *span)}),
-        _look,
-        threads=1,
-    )
-    times = timeline.times[chosen]
-    cuts = []
-    for span in spans:
-        inside = _within(times, *span)
-        if len(inside) > 1:
-            change = picture_changes(looks[inside.start : inside.stop])
-            cuts.append(float(times[inside.start + 1 + int(np.argmax(change))]))
-    return tuple(cuts)
-
-
-def _first_of_each(groups: Floats) -> list[int]:
-    return [int(place) for place in np.unique(groups, return_index=True)[1]]
-
-
-def _within(times: Floats, start: float, end: float) -> range:
-    first, last = np.searchsorted(times, [start - SAME_TIME, end + SAME_TIME])
-    return range(int(first), int(last))
-
-
-def _look(frame: Picture) -> Picture:
-    small = Image.fromarray(frame).resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX, reducing_gap=2.0)
-    return np.asarray(small)
 
 
 def _line(text: str) -> str:

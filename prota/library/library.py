@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from prota.library.indexing.options import IndexOptions, IndexReport
+from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.indexing.pipeline import ExecutorMaker, Pipeline
 from prota.library.records import LibraryError
 from prota.library.search.hits import Hit

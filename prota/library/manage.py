@@ -17,8 +17,7 @@ import pyarrow.parquet as parquet
 
 from prota.files import publish
 from prota.library.records import Bools, Floats, LibraryError, VideoRecord
-from prota.library.storage.location import Where
-from prota.library.storage.problems import short
+from prota.library.storage.location import Where, short
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import OF_CONTENT, OF_SEGMENT, Catalogue, as_stored, block, original, stored
 from prota.library.storage.versions import read_library

@@ -10,15 +10,13 @@ import pytest
 import torch
 
 from prota.library.indexing import IndexOptions
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.search.clips import ClipRange, clip_query, match_captions, parse_clip
 from prota.library.search.queries import Query
 from prota.library.segments import SegmentPlan
-from prota.library.storage.reader import SegmentTokens
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import encode_video, stored_tokens
 from tests.library.worlds import hits_of, toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
 
@@ -116,7 +114,7 @@ def test_a_long_clip_is_looked_at_to_its_end(tmp_path: Path) -> None:
         clip_query(model, ClipRange(film, 400, 410))
     captions = ["red on the left", "grey", "a thing", "words"]
     batch = encode_video(model, "film", whole)
-    tokens = stored_tokens(SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask), torch.device("cpu"))
+    tokens = stored_tokens(batch, torch.device("cpu"))
     with torch.no_grad():
         scores = model.score(model.encode_text(captions), tokens)
     assert len(set(scores.argmax(dim=1).tolist()) - set(range(PART))) > 0, "not all in the first part"

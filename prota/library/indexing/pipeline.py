@@ -1,13 +1,14 @@
-"""Bring a library up to date with folders: what is new is read and encoded, what is known is not.
+"""Bring a library up to date with folders: new content is read and encoded, known content is not.
 
     scan → fingerprint → decide → read → encode → commit
 
-This is the bookkeeping and the order of the work; an `Executor` does it. Commits follow every few seconds: a run that
-is stopped or killed loses at most what was not committed, and the next one resumes.
+The pipeline orders the work and collects the results; an `Executor` does the work. Commits follow every few seconds:
+a run that is stopped or killed loses only uncommitted work, and the next run resumes.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -15,25 +16,27 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from prota.library.indexing.commits import BatchWriter
+from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.indexing.decide import KnownFiles
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.executor import Event, Executor, Failed, Fingerprint, LocalExecutor, Part, Read, Task
-from prota.library.indexing.options import IndexOptions, IndexReport
 from prota.library.indexing.reading import PART, ReadRequest
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
 from prota.library.storage.writer import Writer
+from prota.library.tokens import encode_video
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile, Unreadable, below, walk
 
 __all__ = ["ExecutorMaker", "Pipeline"]
 
+# Commit after this time, or this number of finished videos.
+COMMIT_SECONDS, COMMIT_VIDEOS = 5.0, 16
+
 ExecutorMaker = Callable[[Writer, ProTA, IndexOptions], Executor]
 
 
 def _local_executor(_: Writer, model: ProTA, options: IndexOptions) -> Executor:
-    """This machine, with the model in this process."""
+    """Run on this machine, with the model in this process."""
     return LocalExecutor(partial(encode_video, model), workers=options.workers, timeout=options.timeout)
 
 
@@ -45,15 +48,27 @@ class _Film:
     parts: dict[int, Part] = field(default_factory=dict)
     """By their first segment."""
     copies: list[VideoRecord] = field(default_factory=list)
-    """Files of the same content, which wait: should this file turn out to be bad, the next one is read."""
+    """Files of the same content: they wait, and if this file is bad, the next one is read."""
 
     @property
     def encoded(self) -> int:
         return sum(part.count for part in self.parts.values())
 
 
+@dataclass
+class _Pending:
+    """What the next commit writes."""
+
+    records: dict[str, VideoRecord] = field(default_factory=dict)
+    """By path."""
+    parts: dict[str, list[Part]] = field(default_factory=dict)
+    """By content."""
+    removed: list[str] = field(default_factory=list)
+    """Paths; their segments stay while another record has them."""
+
+
 class Pipeline:
-    """One run over one library that is open for writing."""
+    """An indexing run over a library that is open for writing."""
 
     def __init__(
         self,
@@ -69,13 +84,13 @@ class Pipeline:
         self.options = options or IndexOptions(SegmentPlan(encoder.frames))
         plan = self.options.plan
         if plan.frames > encoder.frames:
-            raise LibraryError(f"{plan.frames} frames a segment are too many; the model takes {encoder.frames} at most")
+            raise LibraryError(f"the model takes at most {encoder.frames} frames per segment, got {plan.frames}")
         self.request = partial(ReadRequest, plan=plan, size=encoder.image_size, extent=encoder.picture, count=PART)
         self.executor = (executor or _local_executor)(writer, model, self.options)
         self.notify, self.should_stop = report, should_stop
         self.report = IndexReport()
         self._known = KnownFiles(writer.snapshot.videos())
-        self._commits = BatchWriter(writer)
+        self._writer, self._pending, self._committed = writer, _Pending(), time.monotonic()
         self._tasks: deque[Task] = deque()
         self._films: dict[str, _Film] = {}
         """By content."""
@@ -84,24 +99,25 @@ class Pipeline:
 
     def run(self, paths: Sequence[Path]) -> IndexReport:
         """Index all videos at and under ``paths``."""
-        # All of them before the first is read: the report tells how much there is to do.
+        # The whole scan first: the report shows how much there is to do.
         self._tasks.extend(self._scan(paths))
         with closing(self.executor.run(self._tasks)) as batches:
             for events in batches:
                 for event in events:
                     self._handle(event)
-                self._commits.commit_in_time()
+                if len(self._pending.parts) >= COMMIT_VIDEOS or time.monotonic() - self._committed > COMMIT_SECONDS:
+                    self._commit()
                 self.notify(self.report)
                 if self.should_stop():
                     break
         self.report.finished = not self.should_stop()
         if self.report.finished:
             self._mark_gone(paths)
-        self._commits.commit()
+        self._commit()
         return self.report
 
     def _scan(self, paths: Sequence[Path]) -> Iterator[FoundFile]:
-        """The files that are new or changed by their size and date."""
+        """Files whose size or date is new."""
         for found in walk(paths, self.options.pictures):
             if self.should_stop():
                 return
@@ -142,8 +158,7 @@ class Pipeline:
                 self._tasks.appendleft(Read(record, self.request(record.path)))
             return
         if decision.kind == "moved":
-            self._known.remove(decision.old_path)
-            self._commits.remove(decision.old_path)
+            self._remove(decision.old_path)
         self._save(decision.record)
         self.report.unchanged += decision.kind == "same"
         self.report.moved += decision.kind == "moved"
@@ -155,7 +170,7 @@ class Pipeline:
         if film is None:
             return
         film.record, film.parts[part.first] = record, part
-        # A long film first, while workers still know where its frames are.
+        # The rest of a long film comes first, while workers still have its index of frames.
         self._tasks.extendleft(Read(record, request) for request in reversed(part.rest))
         self.report.bytes_done += record.size * part.count / record.segments
         self.report.seconds += record.duration * part.count / record.segments
@@ -189,28 +204,46 @@ class Pipeline:
                 self._decide(copy)
 
     def _film_of(self, record: VideoRecord) -> _Film | None:
-        """None where it was given up: other parts of it may have been read at the same time."""
+        """None for a file that failed already: its parts are read concurrently."""
         film = self._films.get(record.video_id)
         return film if film is not None and film.record.path == record.path else None
 
     def _drop(self, path: str) -> None:
-        """Forget the parts of a file that are still to be read."""
+        """Drop the parts of a file that are still to be read."""
         kept = [task for task in self._tasks if isinstance(task, FoundFile) or task.record.path != path]
-        # In place: the executor takes tasks from it.
+        # In place: the executor holds this deque.
         self._tasks.clear()
         self._tasks.extend(kept)
 
     def _save(self, record: VideoRecord, parts: Iterable[Part] = ()) -> None:
         self._known.put(record)
-        self._commits.add(record, parts)
+        self._pending.records[record.path] = record
+        if found := sorted(parts, key=lambda part: part.first):
+            self._pending.parts[record.video_id] = found
+
+    def _remove(self, path: str) -> None:
+        self._known.remove(path)
+        self._pending.records.pop(path, None)
+        self._pending.removed.append(path)
 
     def _mark_gone(self, paths: Sequence[Path]) -> None:
         for record in self._known.missing(paths, self._seen, self._unreadable):
             if self.options.prune or record.state == "bad":
-                # Of a bad file there is nothing to keep until it is back.
-                self._commits.remove(record.path)
+                # A bad file has no segments to keep.
+                self._remove(record.path)
             elif record.state != "gone":
                 self._save(replace(record, state="gone"))
             else:
                 continue
             self.report.gone += 1
+
+    def _commit(self) -> None:
+        """Write all pending changes in one transaction."""
+        pending, self._pending = self._pending, _Pending()
+        records, parts = list(pending.records.values()), [part for some in pending.parts.values() for part in some]
+        if fragments := dict.fromkeys(name for part in parts for name in part.fragments):
+            self._writer.adopt(records, list(fragments), pending.parts.keys(), pending.removed)
+        elif records or pending.removed:
+            batches = [part.segments for part in parts if part.segments is not None]
+            self._writer.commit(records, batches, pending.removed)
+        self._committed = time.monotonic()

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
-from prota.library.records import Floats, LibraryError, SegmentBatch, VideoRecord
+from prota.library.records import Floats, LibraryError, VideoRecord
 from prota.library.search.queries import Query, words_of
 from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
-from prota.library.storage.reader import SegmentTokens
 from prota.library.storage.schema import one_of
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import encode_video, stored_tokens
 from prota.model.prota import ProTA
 from prota.video.sampling import SAME_TIME
 from prota.video.walk import content_id
@@ -95,10 +93,6 @@ class _Reader:
         return self.read(self.read(count=1).total // 2, 1)
 
 
-def _tokens(batch: SegmentBatch) -> SegmentTokens:
-    return SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask)
-
-
 def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
     """A query for moments that look like a stretch of a clip, as far as one segment goes; without one, like its middle.
 
@@ -117,7 +111,7 @@ def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: in
         content = _shown(content, place, clip.start, clip.end)
         name = f"{name}@{clip.start:g}-{clip.end:g}"
     batch = encode_video(model, content_id(clip.path), content)
-    tokens = stored_tokens(_tokens(batch), model.logit_scale.device)
+    tokens = stored_tokens(batch, model.logit_scale.device)
     return Query(f"like {name}", tokens, like=(batch.video_id, float(batch.start[0]), float(batch.end[0])))
 
 
@@ -180,7 +174,7 @@ def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: f
     with DecodePool(1, timeout) as pool:
         for content in _Reader(model, path, pool).parts():
             batch = encode_video(model, "clip", content)
-            videos = stored_tokens(_tokens(batch), model.logit_scale.device)
+            videos = stored_tokens(batch, model.logit_scale.device)
             scores.append(torch.cat([model.score(some, videos) for some in queries]))
             spans += zip(batch.start.tolist(), batch.end.tolist(), strict=True)
     best, places = torch.cat(scores, dim=1).max(dim=1)

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from lance.dataset import serialize_row_addrs
 
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
-from prota.library.storage.location import Location, Where
-from prota.library.storage.problems import short
+from prota.library.storage.location import Location, Where, short
 from prota.library.storage.schema import (
     FILTERABLE,
     OF_FILE,

@@ -27,8 +27,7 @@ import lance
 import pyarrow as pa
 
 from prota.library.records import LibraryError, ModelStamp
-from prota.library.storage.location import Location, SmallFile
-from prota.library.storage.problems import ConflictError, UnreachableError, short
+from prota.library.storage.location import ConflictError, Location, SmallFile, UnreachableError, short
 
 __all__ = [
     "DATASETS",

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from prota.library.records import EXACT_SEGMENTS, ModelStamp, SegmentBatch, VideoRecord
 from prota.library.storage import maintenance
-from prota.library.storage.location import Location, Release, Where, flush
-from prota.library.storage.problems import ConflictError
+from prota.library.storage.location import ConflictError, Location, Release, Where, flush
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import (
     VIDEO_SCHEMA,

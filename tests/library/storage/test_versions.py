@@ -36,7 +36,7 @@ def test_a_library_that_is_there_is_not_made_again(tmp_path: Path) -> None:
 
 def test_who_waits_gets_the_library_that_another_made_meanwhile(tmp_path: Path) -> None:
     making = Writer.create(tmp_path, STAMP)
-    with pytest.raises(LibraryError, match="is being written by"):
+    with pytest.raises(LibraryError, match="is locked by"):
         Writer.create(tmp_path, STAMP)
     ender = threading.Timer(0.3, making.close)
     ender.start()

@@ -153,12 +153,12 @@ class TestAsInAFolder:
             Snapshot.open(address)
         for where in (address, tmp_path / "library"):
             fill(where, "ab")
-            with pytest.raises(LibraryError, match="holds a library already"):
+            with pytest.raises(LibraryError, match="already holds a library"):
                 Writer.create(where, STAMP)
             remove(where, ["/films/b.mp4"])
             other = f"{address}-other" if where == address else tmp_path / "other"
             merge(where, [fill(other, "ax")])
-            with pytest.raises(LibraryError, match="cannot be merged into itself"):
+            with pytest.raises(LibraryError, match="into itself"):
                 merge(where, [where])
             compact(where, grace=0)
             export(where, tmp_path / f"{type(where).__name__}.jsonl")
@@ -191,7 +191,7 @@ class TestAsInAFolder:
         head: dict[str, Any] = {"Bucket": BUCKET, "Key": filled.removeprefix(f"s3://{BUCKET}/") + "/head.json"}
         kept = client.get_object(**head)["Body"].read()
         client.put_object(Body=b"{", **head)
-        with pytest.raises(LibraryError, match=r"head\.json cannot be read"):
+        with pytest.raises(LibraryError, match=r"cannot read .*head\.json"):
             Snapshot.open(filled)
         client.put_object(Body=kept.replace(b'"segments": ', b'"segments": 9'), **head)
         with pytest.raises(LibraryError, match=r"lacks what its head\.json names"):
@@ -357,7 +357,8 @@ class TestTwoWriters:
     def test_what_is_disturbed_again_and_again_is_refused(
         self, copies: Callable[[object], str], proxy: Proxy, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        chosen = points(proxy, partial(works.commit, copies(0)))
+        # The first change writes the rows, before the commit is planned.
+        _, *chosen = points(proxy, partial(works.commit, copies(0)))
         monkeypatch.setattr(versions, "TRIES", 1)
         for point in chosen:
             address = copies(point)

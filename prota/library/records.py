@@ -10,7 +10,7 @@ import numpy as np
 from prota.errors import ProtaError
 from prota.video.walk import FoundFile
 
-__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
+__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens", "VideoRecord"]
 
 # Up to this number all segments are scored; larger libraries use a vector index to find candidates.
 EXACT_SEGMENTS = 20_000
@@ -81,16 +81,9 @@ class VideoRecord:
 
 
 @dataclass(frozen=True)
-class SegmentBatch:
-    """The segments of a video, or a run of consecutive ones."""
+class SegmentTokens:
+    """The tokens of some segments; the arrays may be read-only."""
 
-    video_id: str
-    start: Floats
-    """[S] seconds."""
-    end: Floats
-    """[S] seconds."""
-    times: Floats
-    """[S, M] seconds of each frame, NaN where there is none."""
     direction: Floats
     """[S, M, D] fp16."""
     spread: Floats | None
@@ -99,12 +92,25 @@ class SegmentBatch:
     """[S, M] fp32."""
     mask: Bools
     """[S, M]."""
+
+    def __len__(self) -> int:
+        return len(self.direction)
+
+
+@dataclass(frozen=True)
+class SegmentBatch(SegmentTokens):
+    """The segments of a video, or a run of consecutive ones, as a library stores them."""
+
+    video_id: str
+    start: Floats
+    """[S] seconds."""
+    end: Floats
+    """[S] seconds."""
+    times: Floats
+    """[S, M] seconds of each frame, NaN for padding."""
     pooled: Floats
     """[S, D] fp32, unit vectors for the candidate stage of a search."""
     thumbnails: tuple[bytes, ...]
     """A small JPEG of each middle frame."""
     first: int = 0
     """The number of the first segment in the batch."""
-
-    def __len__(self) -> int:
-        return len(self.start)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from prota.data.pictures import to_pictures
 from prota.library.indexing.reading import VideoContent
-from prota.library.records import LibraryError, ModelStamp, SegmentBatch
-from prota.library.storage.reader import SegmentTokens
+from prota.library.records import LibraryError, ModelStamp, SegmentBatch, SegmentTokens
 from prota.model.prota import ProTA
 from prota.runtime import autocast_for
 from prota.scoring.score import pooled
@@ -42,9 +41,7 @@ def pooled_vectors(items: PreparedTokens) -> Tensor:
     return torch.nn.functional.normalize(pooled(items), dim=-1)
 
 
-def stored_tokens(
-    tokens: SegmentTokens | SegmentBatch, device: torch.device, as_stored: bool = False
-) -> PreparedTokens:
+def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool = False) -> PreparedTokens:
     """Segments ready to be scored, in fp32; ``as_stored``: in the fp16 that they are stored in."""
 
     def tensor(values: np.ndarray) -> Tensor:

@@ -8,6 +8,8 @@ a run that is stopped or killed loses only uncommitted work, and the next run re
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,15 +19,16 @@ from functools import partial
 from pathlib import Path
 
 from prota.library.indexing import IndexOptions, IndexReport
-from prota.library.indexing.decide import KnownFiles
 from prota.library.indexing.executor import Event, Executor, Failed, Fingerprint, LocalExecutor, Part, Read, Task
 from prota.library.indexing.reading import PART, ReadRequest
 from prota.library.records import LibraryError, VideoRecord
 from prota.library.segments import SegmentPlan
+from prota.library.storage.schema import Catalogue
 from prota.library.storage.writer import Writer
 from prota.library.tokens import encode_video
 from prota.model.prota import ProTA
-from prota.video.walk import FoundFile, Unreadable, below, walk
+from prota.video.pictures import is_picture
+from prota.video.walk import FoundFile, Unreadable, below, placed, under, walk
 
 __all__ = ["ExecutorMaker", "Pipeline"]
 
@@ -89,7 +92,11 @@ class Pipeline:
         self.executor = (executor or _local_executor)(writer, model, self.options)
         self.notify, self.should_stop = report, should_stop
         self.report = IndexReport()
-        self._known = KnownFiles(writer.snapshot.videos())
+        records = writer.snapshot.videos()
+        self._records = {record.path: record for record in records}
+        """All records, updated by this run."""
+        self._whole = Catalogue(filter(_is_current, records))
+        """Those whose segments are current."""
         self._writer, self._pending, self._committed = writer, _Pending(), time.monotonic()
         self._tasks: deque[Task] = deque()
         self._films: dict[str, _Film] = {}
@@ -130,14 +137,19 @@ class Pipeline:
                 self._unreadable.append(path)
             else:
                 self._seen.add(path)
-                known = self._known.known(found)
-                if known is None or (known.state == "bad" and self.options.retry):
+                known = self._records.get(path)
+                if known is None or self._must_read(found, known):
                     self.report.bytes_new += found.size
                     yield found
                 else:
                     self.report.unchanged += 1
                     self.report.still_bad += known.state == "bad"
             self.notify(self.report)
+
+    def _must_read(self, found: FoundFile, known: VideoRecord) -> bool:
+        if (known.size, known.modified) != (found.size, found.modified):
+            return True
+        return self.options.retry if known.state == "bad" else known.state == "gone" or not _is_current(known)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -149,20 +161,23 @@ class Pipeline:
                 self._fail(record, reason)
 
     def _decide(self, record: VideoRecord) -> None:
-        decision = self._known.decide(record)
-        if decision.kind == "new":
+        """Save a file of known content: the same file, a moved one or a copy. Read new content."""
+        twin = self._whole.records.get(record.path)
+        if twin is not None and twin.video_id == record.video_id:
+            self.report.unchanged += 1
+        elif (twin := self._whole.owner(record.video_id)) is None:
             if film := self._films.get(record.video_id):
                 film.copies.append(record)
             else:
                 self._films[record.video_id] = _Film(record)
                 self._tasks.appendleft(Read(record, self.request(record.path)))
             return
-        if decision.kind == "moved":
-            self._remove(decision.old_path)
-        self._save(decision.record)
-        self.report.unchanged += decision.kind == "same"
-        self.report.moved += decision.kind == "moved"
-        self.report.duplicates += decision.kind == "copy"
+        elif _is_gone(twin.path):
+            self._remove(twin.path)
+            self.report.moved += 1
+        else:
+            self.report.duplicates += 1
+        self._save(replace(twin, path=record.path, size=record.size, modified=record.modified, state="indexed"))
         self.report.bytes_done += record.size
 
     def _add(self, part: Part) -> None:
@@ -216,18 +231,34 @@ class Pipeline:
         self._tasks.extend(kept)
 
     def _save(self, record: VideoRecord, parts: Iterable[Part] = ()) -> None:
-        self._known.put(record)
+        """Add a record, or replace the one with the same path."""
+        self._forget(record.path)
+        self._records[record.path] = record
+        if record.whole:
+            self._whole.replace([record], ())
         self._pending.records[record.path] = record
         if found := sorted(parts, key=lambda part: part.first):
             self._pending.parts[record.video_id] = found
 
     def _remove(self, path: str) -> None:
-        self._known.remove(path)
+        self._forget(path)
         self._pending.records.pop(path, None)
         self._pending.removed.append(path)
 
+    def _forget(self, path: str) -> None:
+        """Forget a path; its content stays known while another path has it."""
+        self._records.pop(path, None)
+        if path in self._whole.records:
+            self._whole.replace((), [path])
+
     def _mark_gone(self, paths: Sequence[Path]) -> None:
-        for record in self._known.missing(paths, self._seen, self._unreadable):
+        """Mark or remove records at and under ``paths`` whose files are gone; not those in unreadable folders."""
+        roots = [str(placed(path)) for path in paths]
+        for record in list(self._records.values()):
+            if record.path in self._seen or not under(record.path, roots):
+                continue
+            if not _is_gone(record.path) and (not _is_another(record) or under(record.path, self._unreadable)):
+                continue
             if self.options.prune or record.state == "bad":
                 # A bad file has no segments to keep.
                 self._remove(record.path)
@@ -247,3 +278,27 @@ class Pipeline:
             batches = [part.segments for part in parts if part.segments is not None]
             self._writer.commit(records, batches, pending.removed)
         self._committed = time.monotonic()
+
+
+def _is_current(record: VideoRecord) -> bool:
+    """Whether a file has current segments: early versions indexed pictures as videos."""
+    return record.whole and (record.kind == "picture" or not is_picture(Path(record.path)))
+
+
+def _is_gone(path: str) -> bool:
+    """Whether a path does not exist; not if it cannot be checked, as without permission."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP
+    return False
+
+
+def _is_another(record: VideoRecord) -> bool:
+    """Whether a path is now a link to another file, which is indexed under its first name."""
+    try:
+        status = os.stat(record.path)
+        link = os.path.islink(record.path) or status.st_nlink > 1
+    except OSError:
+        return False
+    return link and (status.st_size, status.st_mtime_ns) != (record.size, record.modified)

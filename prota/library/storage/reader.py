@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import serialize_row_addrs
 
-from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
+from prota.library.records import Floats, LibraryError, ModelStamp, SegmentTokens, VideoRecord
 from prota.library.storage.location import Location, Where, short
 from prota.library.storage.schema import (
     FILTERABLE,
@@ -31,7 +31,7 @@ from prota.library.storage.schema import (
 )
 from prota.library.storage.versions import Head, model_stamp, open_at_head, read_library
 
-__all__ = ["Rows", "SegmentTokens", "Snapshot"]
+__all__ = ["Rows", "Snapshot"]
 
 DESCRIBING = tuple(name for name in FILTERABLE if name not in OF_FILE)
 
@@ -40,23 +40,6 @@ Rows = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]]
 KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
 # Quoted text and words of an SQL condition.
 QUOTED_OR_WORD = re.compile(r"'(?:[^']|'')*'|\b[a-z_]+\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class SegmentTokens:
-    """The tokens of some segments; the arrays may be read-only."""
-
-    direction: Floats
-    """[S, M, D] fp16."""
-    spread: Floats | None
-    """[S, M, D] fp16."""
-    weight: Floats
-    """[S, M] fp32."""
-    mask: Bools
-    """[S, M]."""
-
-    def __len__(self) -> int:
-        return len(self.direction)
 
 
 class Snapshot:

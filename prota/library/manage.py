@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from prota.files import publish
-from prota.library.records import Bools, Floats, LibraryError, VideoRecord
+from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
 from prota.library.storage.location import Where, short
 from prota.library.storage.reader import Snapshot
-from prota.library.storage.schema import OF_CONTENT, OF_SEGMENT, Catalogue, as_stored, block, original, stored
+from prota.library.storage.schema import OF_CONTENT, Catalogue, as_stored, block, number_columns, original, stored
 from prota.library.storage.versions import RESTORE, read_library
 from prota.library.storage.writer import GRACE, Writer
 
@@ -74,13 +74,12 @@ def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
     indices: dict[str, list[int]] = defaultdict(list)
     wrong: Counter[tuple[str, str]] = Counter()
     catalogue, stamp = snapshot.catalogue, snapshot.stamp
-    spread = ["spread"] if stamp.spread else []
-    columns = ["video_id", *OF_SEGMENT, *OF_CONTENT, "times", "direction", *spread, "weight", "mask", "pooled"]
+    columns = ["video_id", "index", *OF_CONTENT, *number_columns(stamp)]
     for batch in snapshot.batches(columns):
         ids = batch.column("video_id").to_pylist()
         for video_id, index in zip(ids, batch.column("index").to_pylist(), strict=True):
             indices[video_id].append(index)
-        faults = _number_faults(batch, stamp.frames, stamp.width) | _copy_faults(batch, catalogue)
+        faults = _number_faults(batch, stamp) | _copy_faults(batch, catalogue)
         for fault, rows in faults.items():
             wrong.update((ids[row], fault) for row in np.flatnonzero(rows))
     for video in catalogue.records.values():
@@ -100,24 +99,22 @@ def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
         yield f"{name}: {fault} in {count} of {len(indices[video_id])} segments"
 
 
-def _number_faults(batch: pa.RecordBatch, M: int, D: int) -> dict[str, Bools]:
+def _number_faults(batch: pa.RecordBatch, stamp: ModelStamp) -> dict[str, Bools]:
     """The rows that have each possible fault in their numbers."""
-    mask = block(batch, "mask", M).astype(bool)
-    direction = block(batch, "direction", M, D).astype(np.float32)
-    pooled = block(batch, "pooled", D)
-    weight, times = (block(batch, name, M) for name in ("weight", "times"))
+    found = {name: block(batch, name, *shape) for name, (_, shape) in number_columns(stamp).items() if shape}
+    mask, direction = found["mask"].astype(bool), found["direction"].astype(np.float32)
     start, end = (batch.column(name).to_numpy() for name in ("start", "end"))
     faults = {
         "no frames": ~mask.any(1),
         "directions that are not finite": ~np.isfinite(direction).all((1, 2)),
         "directions that are not unit vectors": (mask & _not_unit(direction)).any(1),
-        "a pooled vector that is not a unit vector": _not_unit(pooled),
-        "weights that are not finite": (mask & ~np.isfinite(weight)).any(1),
-        "frames without a time": (mask & ~np.isfinite(times)).any(1),
+        "a pooled vector that is not a unit vector": _not_unit(found["pooled"]),
+        "weights that are not finite": (mask & ~np.isfinite(found["weight"])).any(1),
+        "frames without a time": (mask & ~np.isfinite(found["times"])).any(1),
         "times that run backwards": ~(start <= end),
     }
-    if "spread" in batch.schema.names:
-        faults["spreads that are not finite"] = ~np.isfinite(block(batch, "spread", M, D)).all((1, 2))
+    if "spread" in found:
+        faults["spreads that are not finite"] = ~np.isfinite(found["spread"]).all((1, 2))
     return faults
 
 

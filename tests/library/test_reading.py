@@ -229,16 +229,6 @@ def test_a_clip_of_one_shot_has_no_cuts(tmp_path: Path) -> None:
     assert read(write_clip(tmp_path / "clip.mp4", 30), replace(SMALL, shots=True)).cuts == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("size", 0), ("first", -1), ("count", 0)],
-)
-def test_bad_requests_are_refused(name: str, value: int) -> None:
-    settings: dict[str, Any] = {"size": 32, name: value}
-    with pytest.raises(ValueError, match=f"{name} must be .*, got {value}"):
-        ReadRequest("film.mp4", SMALL, **settings)
-
-
 def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "two\nlines.mp4").write_bytes(b"not a video" * 100)
     for path in (tmp_path / "gone.mp4", tmp_path, tmp_path / "two\nlines.mp4", tmp_path / "a\0b.mp4"):

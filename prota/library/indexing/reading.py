@@ -54,11 +54,6 @@ class ReadRequest:
     total: int | None = None
     """If known, the number of all segments in the first part; another number means that the file has changed."""
 
-    def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("first", 0), ("count", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-
 
 @dataclass(frozen=True)
 class VideoContent:

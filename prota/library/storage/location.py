@@ -128,21 +128,17 @@ class Location(ABC):
         # Other processes open their own connections.
         return Location.of, (str(self),)
 
-    def file(self, name: str) -> str:
-        """The path or address of a file of the library."""
-        return f"{self}/{name}"
-
     def dataset(self, name: str) -> str:
         """The path or address of a Lance dataset."""
-        return self.file(f"{name}.lance")
+        return f"{self}/{name}.lance"
 
-    @abstractmethod
     def absolute(self) -> Location:
         """The same location, independent of the working directory."""
+        return self
 
-    @abstractmethod
     def same(self, other: Location) -> bool:
-        """Whether both names lead to the same location."""
+        """Whether both are the same location."""
+        return str(self) == str(other)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -164,17 +160,15 @@ class Location(ABC):
     def problem(self, error: Exception) -> Exception:
         """The error to raise for an error of Lance; the same one if it needs no translation."""
 
-    @abstractmethod
     def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
         """Take the writer's lock, waiting up to `wait` seconds; KeyboardInterrupt if `should_stop` returns True."""
+        return lambda: None
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Flush all files of the datasets to disk."""
+    def settle(self) -> None:  # noqa: B027
+        """Flush all files of the datasets; an object store does so by itself."""
 
-    @abstractmethod
-    def discard(self, name: str, after: int | None = None) -> None:
-        """Delete the versions of a dataset after this one, or those whose manifests a power cut left empty."""
+    def discard(self, name: str, after: int | None = None) -> None:  # noqa: B027
+        """In a folder, delete the versions of a dataset after this one, or those that a power cut left empty."""
 
     @abstractmethod
     def size(self) -> int:
@@ -298,12 +292,6 @@ class Bucket(Location):
     def __str__(self) -> str:
         return self.address
 
-    def absolute(self) -> Bucket:
-        return self
-
-    def same(self, other: Location) -> bool:
-        return str(self) == str(other)
-
     def prepare(self) -> None:
         """A prefix need not exist, its bucket must."""
         try:
@@ -409,15 +397,6 @@ class Bucket(Location):
         if re.search(r"\b(401|403)\b", short(error)):
             return RefusedError.at(self, error)
         return UnreachableError.at(self, error)
-
-    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
-        return lambda: None
-
-    def settle(self) -> None:
-        """Acknowledged writes are durable."""
-
-    def discard(self, name: str, after: int | None = None) -> None:
-        """Objects are complete or absent."""
 
     def size(self) -> int:
         return sum(self._listed())

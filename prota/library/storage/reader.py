@@ -25,6 +25,7 @@ from prota.library.storage.schema import (
     Catalogue,
     block,
     filter_table,
+    number_columns,
     one_of,
     segment_schema,
     video_records,
@@ -143,21 +144,18 @@ class Snapshot:
 
     def tokens(self, rows: Rows | None = None) -> SegmentTokens:
         """The tokens of these rows in the order given, or of all."""
-        M, D = self.stamp.frames, self.stamp.width
-        shapes = {"direction": (M, D), "spread": (M, D), "weight": (M,), "mask": (M,)}
-        if not self.stamp.spread:
-            del shapes["spread"]
+        numbers = number_columns(self.stamp)
+        columns = {name: numbers[name] for name in ("direction", "spread", "weight", "mask") if name in numbers}
         within = range(self.count()) if rows is None else rows
         if not isinstance(within, range) or within.step != 1:
-            table = self._take(list(shapes), within)
-            arrays = {name: block(table, name, *shape) for name, shape in shapes.items()}
+            table = self._take(list(columns), within)
+            arrays = {name: block(table, name, *shape) for name, (_, shape) in columns.items()}
         else:
-            kinds = {"direction": np.float16, "spread": np.float16, "weight": np.float32, "mask": np.uint8}
-            arrays = {name: np.empty((len(within), *shape), kinds[name]) for name, shape in shapes.items()}
+            arrays = {name: np.empty((len(within), *shape), dtype) for name, (dtype, shape) in columns.items()}
             filled = 0
             # In batches: a table of all rows would take the memory twice.
-            for batch in self.batches(list(shapes), within=within):
-                for name, shape in shapes.items():
+            for batch in self.batches(list(columns), within=within):
+                for name, (_, shape) in columns.items():
                     arrays[name][filled : filled + batch.num_rows] = block(batch, name, *shape)
                 filled += batch.num_rows
         mask = arrays["mask"].view(np.bool_)

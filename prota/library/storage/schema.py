@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import pyarrow as pa
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 
 __all__ = ["FILTERABLE", "OF_CONTENT", "OF_FILE", "OF_SEGMENT", "VIDEO_SCHEMA", "Catalogue", "as_stored", "block"]
-__all__ += ["filter_table", "one_of", "original", "segment_rows", "segment_schema", "stored", "video_records"]
-__all__ += ["video_table"]
+__all__ += ["filter_table", "number_columns", "one_of", "original", "segment_rows", "segment_schema", "stored"]
+__all__ += ["video_records", "video_table"]
 
 OF_SEGMENT = ("index", "start", "end")
 OF_CONTENT = ("duration", "width", "height", "fps", "codec")
@@ -47,25 +48,28 @@ VIDEO_SCHEMA = pa.schema(
 )
 
 
+def number_columns(stamp: ModelStamp) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
+    """The types and the shapes per row of the numbers in a segment; `SegmentBatch` has fields of these names."""
+    M, D = stamp.frames, stamp.width
+    return {
+        "start": (np.float32, ()),
+        "end": (np.float32, ()),
+        "times": (np.float32, (M,)),
+        "direction": (np.float16, (M, D)),
+        **({"spread": (np.float16, (M, D))} if stamp.spread else {}),
+        "weight": (np.float32, (M,)),
+        "mask": (np.uint8, (M,)),
+        "pooled": (np.float32, (D,)),
+    }
+
+
 def segment_schema(stamp: ModelStamp) -> pa.Schema:
     """The columns of a model's segments; lists have fixed lengths, so that a column is one block of numbers."""
-    tokens = pa.list_(pa.float16(), stamp.frames * stamp.width)
-    return pa.schema(
-        [
-            ("video_id", pa.string()),
-            ("index", pa.int32()),
-            ("start", pa.float32()),
-            ("end", pa.float32()),
-            ("times", pa.list_(pa.float32(), stamp.frames)),
-            ("direction", tokens),
-            *([("spread", tokens)] if stamp.spread else []),
-            ("weight", pa.list_(pa.float32(), stamp.frames)),
-            ("mask", pa.list_(pa.uint8(), stamp.frames)),
-            ("pooled", pa.list_(pa.float32(), stamp.width)),
-            ("thumbnail", pa.binary()),
-            *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT),
-        ]
-    )
+    columns = [pa.field("video_id", pa.string()), pa.field("index", pa.int32())]
+    for name, (dtype, shape) in number_columns(stamp).items():
+        kind = pa.from_numpy_dtype(dtype)
+        columns.append(pa.field(name, pa.list_(kind, math.prod(shape)) if shape else kind))
+    return pa.schema([*columns, pa.field("thumbnail", pa.binary()), *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT)])
 
 
 def stored(text: str) -> str:
@@ -98,16 +102,8 @@ def video_table(videos: Sequence[VideoRecord]) -> pa.Table:
 def video_records(table: pa.Table) -> Iterator[VideoRecord]:
     """Convert rows to records."""
     for values in table.to_pylist():
-        row: dict[str, Any] = {
-            name: original(value) if isinstance(value, str) else value for name, value in values.items()
-        }
-        row["metadata"] = json.loads(row["metadata"])
-        yield VideoRecord(**{field.name: row[field.name] for field in fields(VideoRecord)})
-
-
-def fixed_lists(values: Any, dtype: type[np.generic], length: int) -> pa.Array:
-    flat = np.ascontiguousarray(values, dtype=dtype).reshape(-1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat), length)
+        row = {name: original(value) if isinstance(value, str) else value for name, value in values.items()}
+        yield VideoRecord(**row | {"metadata": json.loads(row["metadata"])})
 
 
 def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
@@ -120,32 +116,21 @@ def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
 
 def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> pa.RecordBatch:
     """Convert the segments of a video to rows; ValueError if they do not fit the model."""
-    count, M, D = len(batch), stamp.frames, stamp.width
-    shapes: dict[str, tuple[int, ...]] = {"start": (), "end": (), "times": (M,), "direction": (M, D)}
-    shapes |= {"spread": (M, D)} if stamp.spread else {}
-    shapes |= {"weight": (M,), "mask": (M,), "pooled": (D,)}
+    count, schema = len(batch), segment_schema(stamp)
     if (batch.spread is not None) != stamp.spread or len(batch.thumbnails) != count:
         raise ValueError(f"segments of {batch.video_id} have missing or unexpected spreads or thumbnails")
-    for name, shape in shapes.items():
-        if (given := getattr(batch, name).shape) != (count, *shape):
-            raise ValueError(f"segments of {batch.video_id}: {name} must be {(count, *shape)}, got {given}")
     columns = {
-        "video_id": pa.array([batch.video_id] * count, pa.string()),
-        "index": pa.array(np.arange(batch.first, batch.first + count, dtype=np.int32)),
-        "start": pa.array(np.asarray(batch.start, dtype=np.float32)),
-        "end": pa.array(np.asarray(batch.end, dtype=np.float32)),
-        "times": fixed_lists(batch.times, np.float32, M),
-        "direction": fixed_lists(batch.direction, np.float16, M * D),
-        "weight": fixed_lists(batch.weight, np.float32, M),
-        "mask": fixed_lists(batch.mask, np.uint8, M),
-        "pooled": fixed_lists(batch.pooled, np.float32, D),
-        "thumbnail": pa.array(batch.thumbnails, pa.binary()),
+        name: pa.array([as_stored(getattr(video, name))] * count, schema.field(name).type) for name in OF_CONTENT
     }
-    if stamp.spread:
-        columns["spread"] = fixed_lists(batch.spread, np.float16, M * D)
-    schema = segment_schema(stamp)
-    for name in OF_CONTENT:
-        columns[name] = pa.array([as_stored(getattr(video, name))] * count, schema.field(name).type)
+    columns["video_id"] = pa.array([batch.video_id] * count, pa.string())
+    columns["index"] = pa.array(np.arange(batch.first, batch.first + count, dtype=np.int32))
+    columns["thumbnail"] = pa.array(batch.thumbnails, pa.binary())
+    for name, (dtype, shape) in number_columns(stamp).items():
+        given = getattr(batch, name)
+        if given.shape != (count, *shape):
+            raise ValueError(f"segments of {batch.video_id}: {name} must be {(count, *shape)}, got {given.shape}")
+        flat = pa.array(np.ascontiguousarray(given, dtype=dtype).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, math.prod(shape)) if shape else flat
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 

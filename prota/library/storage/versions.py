@@ -76,9 +76,9 @@ def _read_json(location: Location, name: str) -> tuple[SmallFile | None, Any]:
     except LibraryError:
         raise
     except (OSError, ValueError) as error:
-        raise LibraryError(f"cannot read {location.file(name)} ({error}): {RESTORE}") from error
+        raise LibraryError(f"cannot read {location}/{name} ({error}): {RESTORE}") from error
     if not isinstance(values, dict):
-        raise LibraryError(f"corrupt file: {location.file(name)}: {RESTORE}")
+        raise LibraryError(f"corrupt file: {location}/{name}: {RESTORE}")
     return file, values
 
 
@@ -90,7 +90,7 @@ def read_library(location: Location) -> dict[str, Any]:
             raise LibraryError(f"{location} has lost its library.json: {RESTORE} in another folder")
         raise LibraryError(f"no library at {location}: make one with `prota index PATH --library {location}`")
     if values.get("format") != FORMAT or not isinstance(values.get("schema"), int):
-        raise LibraryError(f"{location.file('library.json')} does not describe a library: give the folder of one")
+        raise LibraryError(f"{location}/library.json does not describe a library: give the folder of one")
     if values["schema"] > SCHEMA:
         raise LibraryError(
             f"{location} was written by a newer prota (schema {values['schema']}, not {SCHEMA}): update prota"
@@ -104,7 +104,7 @@ def model_stamp(location: Location, library: dict[str, Any]) -> ModelStamp:
     try:
         return ModelStamp(**library["model"])
     except (KeyError, TypeError) as error:
-        raise LibraryError(f"corrupt file: {location.file('library.json')}: {RESTORE}") from error
+        raise LibraryError(f"corrupt file: {location}/library.json: {RESTORE}") from error
 
 
 def dataset(location: Location, name: str, version: int | None = None) -> lance.LanceDataset:
@@ -141,7 +141,7 @@ def read_head(location: Location) -> Head:
         numbers: dict[str, Any] = {name: int(value) for name, value in values.items()}
         return Head(**numbers | {"read": file})
     except (TypeError, ValueError) as error:
-        raise LibraryError(f"corrupt file: {location.file('head.json')}: {RESTORE}") from error
+        raise LibraryError(f"corrupt file: {location}/head.json: {RESTORE}") from error
 
 
 def _write_head(location: Location, head: Head) -> Head:

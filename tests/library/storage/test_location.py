@@ -113,7 +113,6 @@ class TestNames:
         place = Location.of(given)
         assert isinstance(place, Bucket)
         assert (str(place), str(place.absolute())) == (name, name)
-        assert place.file("head.json") == f"{name}/head.json"
         assert str(pickle.loads(pickle.dumps(place))) == name
         assert place.same(Location.of(name))
         assert not place.same(Location.of(f"{name}/c"))

@@ -60,11 +60,14 @@ class _Reader:
         """Read some segments. Read the first ones first: they determine the timeline of the others."""
         request = replace(self.request, first=first, count=count)
         ((_, outcome),) = self.pool.run(read_video, [("clip", request)])
-        if not isinstance(outcome.value, VideoContent):
-            raise LibraryError(outcome.error or f"{self.request.path}: no frames")
+        if outcome.bug:
+            raise RuntimeError(f"cannot read {self.request.path} because of a bug:\n{outcome.bug}")
+        if outcome.error is not None:
+            raise LibraryError(outcome.error)
+        content: VideoContent = outcome.value
         if first == 0:
-            self.request = replace(self.request, counted=outcome.value.counted)
-        return outcome.value
+            self.request = replace(self.request, counted=content.counted)
+        return content
 
     def parts(self) -> Iterator[VideoContent]:
         """All segments, in parts."""

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Head:
-    """A version of a library: what readers see."""
+    """A version of a library, as readers see it."""
 
     version: int
     """Grows with each commit."""
@@ -151,7 +151,7 @@ def _write_head(location: Location, head: Head) -> Head:
 
 
 def open_at_head(location: Location, at: Head | None = None) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
-    """The present head, or an earlier one, with its two datasets, videos and segments."""
+    """The current head, or an earlier one, with its two datasets, videos and segments."""
     head = at or read_head(location)
     while True:
         try:
@@ -217,7 +217,7 @@ def roll_back(location: Location) -> tuple[Head, Draft, Draft]:
 
 
 class Draft:
-    """A dataset on its way from one head to the next."""
+    """A dataset being written, from one head to the next."""
 
     def __init__(self, location: Location, begun: lance.LanceDataset) -> None:
         self.location, self.dataset = location, begun

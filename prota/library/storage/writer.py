@@ -36,7 +36,7 @@ __all__ = ["FRAGMENT_ROWS", "GRACE", "Writer", "write_segments"]
 
 # Seconds for which readers may use a version after it was replaced.
 GRACE = 3600.0
-# Every version lists all fragments, so many small commits would cost more and more.
+# Every version lists all fragments, so the cost of many small commits would grow.
 MANY_FRAGMENTS = 200
 # About 400 MB at M = 12, D = 512: larger fragments are not joined with small ones.
 FRAGMENT_ROWS = 16384

@@ -1,4 +1,4 @@
-"""Indexing: find the videos in folders, read and encode new ones, and commit them. Here: options and report."""
+"""Index folders of videos: options and report. `pipeline` finds, reads, encodes and commits files."""
 
 from __future__ import annotations
 

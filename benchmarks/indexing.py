@@ -28,10 +28,10 @@ from pathlib import Path
 import torch
 
 from prota.config.model import EncoderConfig
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import ReadRequest, VideoContent, read_video
 from prota.library.library import Library
 from prota.library.segments import SegmentPlan
+from prota.library.tokens import encode_video
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile, walk
 from prota.workers.process_pool import DecodePool

@@ -36,10 +36,9 @@ from prota.config.model import Config
 from prota.library import manage
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 from prota.library.search.rows import CANDIDATES, FILTERED_CANDIDATES
-from prota.library.storage.maintenance import FRAGMENT_ROWS
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import segment_rows
-from prota.library.storage.writer import Writer
+from prota.library.storage.writer import FRAGMENT_ROWS, Writer
 from prota.library.tokens import pooled_vectors, stored_tokens
 from prota.scoring.score import ScoreHead
 from prota.scoring.search import search
@@ -109,7 +108,7 @@ def fill(folder: Path, segments: int, world: World) -> None:
                             duration=float(world.random.uniform(60, 200)), segments=PER_VIDEO)
                 for number in range(start, min(start + per_commit, videos))
             ]  # fmt: skip
-            store.transact(records, [record.video_id for record in records], partial(rows_of, world, records))
+            store.commit_rows(records, [record.video_id for record in records], partial(rows_of, world, records))
     manage.compact(folder, grace=0)
 
 

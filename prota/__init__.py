@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prota.errors import ProtaError
     from prota.evaluation.passport import Passport
     from prota.evaluation.report import evaluate
-    from prota.library.indexing.options import IndexReport
+    from prota.library.indexing import IndexReport
     from prota.library.library import Library
     from prota.library.search.hits import Hit, Results
     from prota.model.folder import ModelFolderError
@@ -32,7 +32,7 @@ _HOMES = {
     "Experiment": "prota.config.experiment",
     "Explanation": "prota.types",
     "Hit": "prota.library.search.hits",
-    "IndexReport": "prota.library.indexing.options",
+    "IndexReport": "prota.library.indexing",
     "Library": "prota.library.library",
     "ModelFolderError": "prota.model.folder",
     "Passport": "prota.evaluation.passport",

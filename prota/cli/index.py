@@ -16,7 +16,7 @@ from prota.cli.progress import progress_bar
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
-    from prota.library.indexing.options import IndexReport
+    from prota.library.indexing import IndexReport
     from prota.library.indexing.pipeline import ExecutorMaker
 
 __all__ = ["index"]

@@ -28,8 +28,8 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from prota.errors import ClusterError, ProtaError, one_line
+from prota.library.indexing import IndexOptions
 from prota.library.indexing.executor import LOOK, Event, Failed, Fingerprint, Part, Read, Task, fingerprint, part_of
-from prota.library.indexing.options import IndexOptions
 from prota.library.indexing.reading import PART, VideoContent, read_video
 from prota.library.records import LibraryError, ModelStamp
 from prota.library.storage.location import Location
@@ -285,8 +285,8 @@ class Encoder:
         return [*events, *self._written(whole)]
 
     def _written(self, given: Sequence[tuple[Part, VideoContent]]) -> list[Part]:
-        from prota.library.indexing.encoding import encode_videos
         from prota.library.storage.writer import write_segments
+        from prota.library.tokens import encode_videos
 
         videos = [(part.record.video_id, content) for part, content in given]
         # On a CPU one by one, which is no slower: then the numbers are those of a single machine, to the last bit.

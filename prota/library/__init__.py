@@ -1,1 +1,1 @@
-"""A library of one's own videos: indexing, storing, searching."""
+"""Libraries of videos: storage, indexing and search."""

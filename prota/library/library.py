@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import overload
 
 from prota.errors import UsageError
-from prota.library.indexing.options import IndexOptions, IndexReport
+from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.indexing.pipeline import ExecutorMaker, Pipeline
 from prota.library.records import LibraryError
 from prota.library.search.clips import ClipRange, clip_query, parse_clip

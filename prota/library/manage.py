@@ -1,4 +1,4 @@
-"""Looking after a library: what it holds, whether it is whole, smaller files, joining, exporting, removing."""
+"""Manage a library: info, verify, compact, merge, export, remove."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from prota.files import publish
-from prota.library.records import Bools, Floats, LibraryError, VideoRecord
-from prota.library.storage.location import Where
-from prota.library.storage.problems import short
+from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
+from prota.library.storage.location import Where, short
 from prota.library.storage.reader import Snapshot
-from prota.library.storage.schema import OF_CONTENT, OF_SEGMENT, Catalogue, as_stored, block, original, stored
-from prota.library.storage.versions import read_library
+from prota.library.storage.schema import OF_CONTENT, Catalogue, as_stored, block, number_columns, original, stored
+from prota.library.storage.versions import RESTORE, read_library
 from prota.library.storage.writer import GRACE, Writer
 
 __all__ = ["compact", "export", "info", "merge", "remove", "verify"]
 
-# fp16 keeps 11 bits of each number, and a length no worse.
+# fp16 has 11 significant bits.
 UNIT_TOLERANCE = 2e-3
-# Beginnings of ids that are shorter would hit by chance.
+# Shorter prefixes of ids would match by chance.
 SHORTEST_ID = 8
 
 
 def info(folder: Where) -> dict[str, Any]:
-    """What a library contains and how much space it takes, ready for JSON."""
+    """The contents and the size of a library, ready for JSON."""
     snapshot = Snapshot.open(folder)
     library = read_library(snapshot.location)
     videos = snapshot.videos()
@@ -57,44 +56,32 @@ def info(folder: Where) -> dict[str, Any]:
 
 
 def verify(folder: Where, deep: bool = False) -> list[str]:
-    """All that is wrong with a library, a sentence each; `deep` also reads every file again and compares."""
+    """Problems of a library, a sentence each; `deep` also compares every file with its recorded hash."""
     try:
         snapshot = Snapshot.open(folder)
-        problems = list(stored_problems(snapshot))
+        problems = list(_stored_problems(snapshot))
         if deep:
-            problems += [problem for video in snapshot.videos() for problem in file_problems(video)]
+            problems += [problem for video in snapshot.videos() for problem in _file_problems(video)]
         return problems
     except LibraryError as error:
         return [str(error)]
     except (ValueError, OSError, LookupError) as error:
-        return [f"{folder} is damaged ({short(error)}): restore it from a backup, or index anew"]
+        return [f"{folder} is corrupt ({short(error)}): {RESTORE}"]
 
 
-def stored_problems(snapshot: Snapshot) -> Iterator[str]:
-    """What is wrong with the segments themselves and with how many there are."""
+def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
+    """Problems of the segments and their number."""
     indices: dict[str, list[int]] = defaultdict(list)
     wrong: Counter[tuple[str, str]] = Counter()
     catalogue, stamp = snapshot.catalogue, snapshot.stamp
-    spread = ["spread"] if stamp.spread else []
-    columns = ["video_id", *OF_SEGMENT, *OF_CONTENT, "times", "direction", *spread, "weight", "mask", "pooled"]
+    columns = ["video_id", "index", *OF_CONTENT, *number_columns(stamp)]
     for batch in snapshot.batches(columns):
         ids = batch.column("video_id").to_pylist()
         for video_id, index in zip(ids, batch.column("index").to_pylist(), strict=True):
             indices[video_id].append(index)
-        faults = number_faults(batch, stamp.frames, stamp.width) | copy_faults(batch, catalogue)
+        faults = _number_faults(batch, stamp) | _copy_faults(batch, catalogue)
         for fault, rows in faults.items():
             wrong.update((ids[row], fault) for row in np.flatnonzero(rows))
-    yield from count_problems(catalogue, indices)
-    for (video_id, fault), count in sorted(wrong.items()):
-        yield f"{named(catalogue, video_id)}: {fault} in {count} of {len(indices[video_id])} segments"
-
-
-def named(catalogue: Catalogue, video_id: str) -> str:
-    owner = catalogue.owner(video_id)
-    return f"content {video_id[:12]}" if owner is None else owner.path
-
-
-def count_problems(catalogue: Catalogue, indices: dict[str, list[int]]) -> Iterator[str]:
     for video in catalogue.records.values():
         found = sorted(indices.get(video.video_id, []))
         if video.state == "bad" or found == list(range(video.segments)):
@@ -103,39 +90,41 @@ def count_problems(catalogue: Catalogue, indices: dict[str, list[int]]) -> Itera
             yield f"{video.path}: has {len(found)} segments instead of {video.segments}"
         else:
             yield f"{video.path}: its segments are not numbered from 0 to {video.segments - 1}"
+    names = {owner.video_id: owner.path for owner in catalogue.owners()}
     for video_id, found in indices.items():
-        if catalogue.owner(video_id) is None:
+        if video_id not in names:
             yield f"content {video_id[:12]}: {len(found)} segments belong to no video"
+    for (video_id, fault), count in sorted(wrong.items()):
+        name = names.get(video_id, f"content {video_id[:12]}")
+        yield f"{name}: {fault} in {count} of {len(indices[video_id])} segments"
 
 
-def number_faults(batch: pa.RecordBatch, M: int, D: int) -> dict[str, Bools]:
-    """For each thing that can be wrong with the numbers of a segment, where it is."""
-    mask = block(batch, "mask", M).astype(bool)
-    direction = block(batch, "direction", M, D).astype(np.float32)
-    pooled = block(batch, "pooled", D)
-    weight, times = (block(batch, name, M) for name in ("weight", "times"))
+def _number_faults(batch: pa.RecordBatch, stamp: ModelStamp) -> dict[str, Bools]:
+    """The rows that have each possible fault in their numbers."""
+    found = {name: block(batch, name, *shape) for name, (_, shape) in number_columns(stamp).items() if shape}
+    mask, direction = found["mask"].astype(bool), found["direction"].astype(np.float32)
     start, end = (batch.column(name).to_numpy() for name in ("start", "end"))
     faults = {
         "no frames": ~mask.any(1),
         "directions that are not finite": ~np.isfinite(direction).all((1, 2)),
-        "directions that are not unit vectors": (mask & not_unit(direction)).any(1),
-        "a pooled vector that is not a unit vector": not_unit(pooled),
-        "weights that are not finite": (mask & ~np.isfinite(weight)).any(1),
-        "frames without a time": (mask & ~np.isfinite(times)).any(1),
+        "directions that are not unit vectors": (mask & _not_unit(direction)).any(1),
+        "a pooled vector that is not a unit vector": _not_unit(found["pooled"]),
+        "weights that are not finite": (mask & ~np.isfinite(found["weight"])).any(1),
+        "frames without a time": (mask & ~np.isfinite(found["times"])).any(1),
         "times that run backwards": ~(start <= end),
     }
-    if "spread" in batch.schema.names:
-        faults["spreads that are not finite"] = ~np.isfinite(block(batch, "spread", M, D)).all((1, 2))
+    if "spread" in found:
+        faults["spreads that are not finite"] = ~np.isfinite(found["spread"]).all((1, 2))
     return faults
 
 
-def not_unit(vectors: Floats) -> Bools:
+def _not_unit(vectors: Floats) -> Bools:
     result: Bools = ~(np.abs(np.linalg.norm(vectors.astype(np.float32), axis=-1) - 1) < UNIT_TOLERANCE)
     return result
 
 
-def copy_faults(batch: pa.RecordBatch, catalogue: Catalogue) -> dict[str, Bools]:
-    """Where a segment does not repeat the properties of its video."""
+def _copy_faults(batch: pa.RecordBatch, catalogue: Catalogue) -> dict[str, Bools]:
+    """The rows that differ from their video in the properties of its content."""
     ids = batch.column("video_id").to_pylist()
     owners = {video_id: owner for video_id in set(ids) if (owner := catalogue.owner(video_id)) is not None}
     wrong = np.zeros(len(ids), dtype=bool)
@@ -146,7 +135,7 @@ def copy_faults(batch: pa.RecordBatch, catalogue: Catalogue) -> dict[str, Bools]
     return {"another video's properties": wrong}
 
 
-def file_problems(video: VideoRecord) -> Iterator[str]:
+def _file_problems(video: VideoRecord) -> Iterator[str]:
     if video.state != "indexed":
         return
     try:
@@ -154,35 +143,35 @@ def file_problems(video: VideoRecord) -> Iterator[str]:
             if hashlib.file_digest(file, "sha256").hexdigest() != video.video_id:
                 yield f"{video.path}: the file has changed since it was indexed: index it again"
     except OSError as error:
-        yield f"{video.path}: cannot be read ({error.strerror}): index its folder again"
+        yield f"{video.path}: cannot read the file ({error.strerror}): index its folder again"
 
 
 def compact(folder: Where, grace: float = GRACE, wait: float = 0.0) -> None:
-    """Join small files, index a large library, drop what was replaced more than `grace` seconds ago."""
+    """Join small files, index a large library, and delete versions that were replaced `grace` seconds ago."""
     with Writer.open(folder, wait) as writer:
         writer.compact(grace)
 
 
 def merge(folder: Where, others: Sequence[Where], wait: float = 0.0) -> None:
-    """Take in libraries of the same model, each in one commit. What is known by its content is not stored again."""
+    """Add libraries of the same model, each in one commit. Known contents are not stored again."""
     with Writer.open(folder, wait) as writer:
         sources = [Snapshot.open(other) for other in others]
-        # All are looked at before the first is taken in.
+        # Check all of them before the first is merged.
         for source in sources:
             if source.location.same(writer.location):
-                raise LibraryError(f"{source.location} cannot be merged into itself: give other libraries")
+                raise LibraryError(f"cannot merge {source.location} into itself: give other libraries")
             if replace(source.stamp, name="") != replace(writer.stamp, name=""):
                 raise LibraryError(
                     f"{source.location} was made with model {source.stamp.name} "
                     f"(fingerprint {source.stamp.fingerprint[:12]}), {folder} with {writer.stamp.name} "
-                    f"({writer.stamp.fingerprint[:12]}): index one of them anew with the other's model"
+                    f"({writer.stamp.fingerprint[:12]}): index one of them again with the other's model"
                 )
         for source in sources:
-            take_in(writer, source)
+            _merge(writer, source)
 
 
-def take_in(writer: Writer, source: Snapshot) -> None:
-    """All records of another library that this one lacks, with their segments."""
+def _merge(writer: Writer, source: Snapshot) -> None:
+    """Add the records that a library lacks, with their segments."""
     known = writer.snapshot.catalogue
     videos: list[VideoRecord] = []
     fresh: set[str] = set()
@@ -191,37 +180,33 @@ def take_in(writer: Writer, source: Snapshot) -> None:
         here = known.records.get(video.path)
         own = known.records.get(video.path.removesuffix(f"#{video.video_id[:12]}"))
         if own is not None and own is not here and own.video_id == video.video_id:
-            # Ours, under the name that it was given there.
+            # Our own file, under the name that a merge gave it there.
             continue
-        if here is not None and (video.state == "bad" or _as_good(here, video)):
+        same = here is not None and here.video_id == video.video_id
+        if here is not None and (video.state == "bad" or (same and here.state in ("indexed", video.state))):
             continue
-        # Two machines may use one path for two files; both stay searchable. A bad file is no second one.
-        taken = here is not None and here.state != "bad" and here.video_id != video.video_id
+        # Two machines may have different files at one path: both stay searchable, unless one is bad.
+        taken = here is not None and here.state != "bad" and not same
         path = f"{video.path}#{video.video_id[:12]}" if taken else video.path
         owner = known.owner(video.video_id)
         if path in chosen or (taken and path in known.records):
             continue
         chosen.add(path)
         if video.state != "bad" and owner is not None:
-            # It may have been cut into other segments there; those that are here count.
+            # The segments of this library stay, even if the other one cut the video differently.
             ours = {name: getattr(owner, name) for name in ("segments", *OF_CONTENT)}
             videos.append(replace(video, path=path, **ours))
         else:
             videos.append(replace(video, path=path))
             fresh |= {video.video_id} if video.whole else set()
-    writer.transact(videos, fresh, lambda: source.batches(source.columns, of=fresh) if fresh else ())
-
-
-def _as_good(here: VideoRecord, there: VideoRecord) -> bool:
-    """Whether a record of the same file is no worse than another library's."""
-    return here.video_id == there.video_id and (here.state == "indexed" or here.state == there.state)
+    writer.commit_rows(videos, fresh, lambda: source.batches(source.columns, of=fresh))
 
 
 def export(folder: Where, path: Path) -> None:
-    """Write one row per segment, without tokens and pictures, as .jsonl or .parquet."""
-    writers: dict[str, Callable[[pa.Table, Path], None]] = {".jsonl": write_jsonl, ".parquet": write_parquet}
+    """Write a row per segment, without tokens and thumbnails, as .jsonl or .parquet."""
+    writers: dict[str, Callable[[pa.Table, Path], None]] = {".jsonl": _write_jsonl, ".parquet": parquet.write_table}
     if path.suffix not in writers:
-        raise LibraryError(f"cannot export to {path}: give it a name that ends in {' or '.join(writers)}")
+        raise LibraryError(f"cannot export to {path}: the name must end in {' or '.join(writers)}")
     if path.is_dir() or not path.absolute().parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise LibraryError(f"cannot export to {path}: {what}")
@@ -250,7 +235,7 @@ def export(folder: Where, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_jsonl(table: pa.Table, path: Path) -> None:
+def _write_jsonl(table: pa.Table, path: Path) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in table.to_pylist():
             row |= {"metadata": json.loads(row["metadata"]), "modified": row["modified"].isoformat()}
@@ -258,12 +243,8 @@ def write_jsonl(table: pa.Table, path: Path) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def write_parquet(table: pa.Table, path: Path) -> None:
-    parquet.write_table(table, path)
-
-
 def remove(folder: Where, videos: Sequence[str], wait: float = 0.0) -> None:
-    """Take out videos, given by path, by id or by the beginning of an id (all copies of it); their files stay."""
+    """Remove videos, given by path, or by id or its prefix (all copies); their files stay."""
     with Writer.open(folder, wait) as writer:
         records = writer.snapshot.videos()
         chosen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a library keeps of its videos and their segments."""
+"""The records of a library: videos, segments and the model that encoded them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from prota.errors import ProtaError
 from prota.video.walk import FoundFile
 
-__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "VideoRecord"]
+__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens", "VideoRecord"]
 
-# Up to this number all segments are scored; in larger libraries a vector index finds candidates first.
+# Up to this number all segments are scored; larger libraries use a vector index to find candidates.
 EXACT_SEGMENTS = 20_000
 
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
@@ -20,40 +20,40 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class LibraryError(ProtaError, ValueError):
-    """Something about a library that its user can mend; the message says what is wrong and what to do."""
+    """An invalid use or state of a library that its user can correct."""
 
     code = "library"
 
 
 @dataclass(frozen=True)
 class ModelStamp:
-    """Which model made the tokens of a library: others' tokens cannot be compared with them."""
+    """The identity of the model that encoded a library: tokens of different models are not comparable."""
 
     name: str
-    """What `ProTA.from_pretrained` was given: a name, a hub id or a folder."""
+    """The argument of `ProTA.from_pretrained`: a name, a hub id or a folder."""
     fingerprint: str
     """SHA-256 of its settings and weights."""
     width: int
     """D."""
     frames: int
-    """M, the most tokens of a segment."""
+    """M, the maximum of tokens per segment."""
     spread: bool
     """Whether tokens are Gaussians."""
 
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """One file, as it was when it was indexed."""
+    """A file as it was indexed."""
 
     video_id: str
-    """SHA-256 of its content, hexadecimal: the same wherever it lies."""
+    """Hexadecimal SHA-256 of its content."""
     path: str
     """Absolute."""
     size: int
     modified: int
-    """Nanoseconds, as the file system tells."""
+    """Modification time of the file in nanoseconds."""
     state: Literal["indexed", "bad", "gone"]
-    """bad: could not be indexed, see reason; gone: was indexed, but its file is no longer there."""
+    """bad: could not be indexed, see `reason`; gone: indexed, but the file no longer exists."""
     reason: str = ""
     duration: float = 0.0
     width: int = 0
@@ -62,11 +62,11 @@ class VideoRecord:
     codec: str = ""
     segments: int = 0
     metadata: dict[str, str] = field(default_factory=dict)
-    """The user's own."""
+    """Set by the user."""
 
     @classmethod
     def of(cls, found: FoundFile, video_id: str) -> VideoRecord:
-        """Of a file that has not been opened yet."""
+        """The record of a file that was not opened yet."""
         return cls(video_id, str(found.path), found.size, found.modified, "indexed")
 
     @property
@@ -81,16 +81,9 @@ class VideoRecord:
 
 
 @dataclass(frozen=True)
-class SegmentBatch:
-    """All segments of one video, in their order, or some that follow each other."""
+class SegmentTokens:
+    """The tokens of some segments; the arrays may be read-only."""
 
-    video_id: str
-    start: Floats
-    """[S] seconds."""
-    end: Floats
-    """[S] seconds."""
-    times: Floats
-    """[S, M] seconds of each frame, NaN where there is none."""
     direction: Floats
     """[S, M, D] fp16."""
     spread: Floats | None
@@ -99,12 +92,25 @@ class SegmentBatch:
     """[S, M] fp32."""
     mask: Bools
     """[S, M]."""
-    pooled: Floats
-    """[S, D] fp32, unit vectors: what the candidate stage of a search compares."""
-    thumbnails: tuple[bytes, ...]
-    """A small JPEG each, of the frame in the middle."""
-    first: int = 0
-    """The number of the first segment that is here."""
 
     def __len__(self) -> int:
-        return len(self.start)
+        return len(self.direction)
+
+
+@dataclass(frozen=True)
+class SegmentBatch(SegmentTokens):
+    """The segments of a video, or a run of consecutive ones, as a library stores them."""
+
+    video_id: str
+    start: Floats
+    """[S] seconds."""
+    end: Floats
+    """[S] seconds."""
+    times: Floats
+    """[S, M] seconds of each frame, NaN for padding."""
+    pooled: Floats
+    """[S, D] fp32, unit vectors for the candidate stage of a search."""
+    thumbnails: tuple[bytes, ...]
+    """A small JPEG of each middle frame."""
+    first: int = 0
+    """The number of the first segment in the batch."""

@@ -1,9 +1,9 @@
-"""How a video is cut into segments, the stretches that are encoded, stored and found."""
+"""Cut videos into segments, the units that are encoded, stored and searched."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,87 +13,72 @@ from prota.errors import UsageError
 from prota.video.sampling import SAME_TIME, uniform_indices
 from prota.video.timeline import DecodeError
 
-__all__ = ["Cut", "SegmentPlan", "cut_places", "find_cuts", "picture_changes", "plan"]
+__all__ = ["Cut", "SegmentPlan", "plan"]
 
 Times = np.ndarray[Any, np.dtype[np.float64]]
-Pictures = np.ndarray[Any, np.dtype[np.uint8]] | Sequence[np.ndarray[Any, np.dtype[np.uint8]]]
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 
-# Seconds. What flashes by more quickly is no shot that anyone would look for; it is joined to a neighbour.
+# Seconds. Shorter shots are joined to a neighbour.
 SHORTEST_SHOT = 1.0
-# Two weeks at the default plan. A file that needs more has wrong time stamps.
+# Two weeks at the default plan; a longer duration means invalid time stamps.
 MOST_SEGMENTS = 200_000
-
-# A cut changes at least this share of the colours in their places, and this many times what usually changes around it.
-LEAST_CHANGE = 0.22
-TIMES_USUAL = 3.0
-# Pictures on either side of a cut that must all differ across it: a flash differs, but what follows it does not.
-SIDE = 3
-# Pictures before and after, of which the median is what usually changes.
-AROUND = 8
-LEVELS = 8
-# Colours are counted in so many parts of a picture's height and width: two views of one room have the same colours, in
-# other places.
-GRID = 4
-CHUNK = 512
 
 
 @dataclass(frozen=True)
 class SegmentPlan:
-    """How long segments are, how densely they are looked at, and how far they overlap."""
+    """The length, frame rate and overlap of segments."""
 
     frames: int = 12
-    """M, the most frames of a segment."""
+    """M, the maximum of frames per segment."""
     fps: float = 1.0
-    """Frames looked at in a second of video."""
+    """Frames sampled per second of video."""
     overlap: float = 0.5
-    """The share of a segment that the next one shows again."""
+    """The share of a segment that the next one repeats."""
     shots: bool = False
-    """Whether a segment ends where the picture changes at once."""
+    """Whether segments end at shot boundaries."""
 
     def __post_init__(self) -> None:
         if isinstance(self.frames, bool) or not isinstance(self.frames, int) or self.frames < 1:
-            raise UsageError(f"frames = {self.frames} is not allowed; allowed: 1 or more")
+            raise UsageError(f"frames must be an integer of at least 1, got {self.frames}")
         if not (math.isfinite(self.fps) and self.fps > 0):
-            raise UsageError(f"fps = {self.fps} is not allowed; allowed: frames a second, above 0")
+            raise UsageError(f"fps must be above 0, got {self.fps}")
         if not 0 <= self.overlap < 1:
-            raise UsageError(f"overlap = {self.overlap} is not allowed; allowed: a share from 0 to below 1")
+            raise UsageError(f"overlap must be at least 0 and below 1, got {self.overlap}")
 
     @property
     def window(self) -> float:
-        """Seconds of a segment."""
+        """The length of a segment in seconds."""
         return self.frames / self.fps
 
     @property
     def step(self) -> float:
-        """Seconds from one start to the next: a whole number of frames, so that neighbours share theirs."""
+        """Seconds between starts: a whole number of frames, so that neighbours share frames."""
         return max(1, round(self.frames * (1 - self.overlap))) / self.fps
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A segment that is to be made."""
+    """A planned segment."""
 
     start: float
     end: float
     indices: tuple[int, ...]
-    """Its frames, ascending, into the timeline of the video."""
+    """Its frames in the timeline of the video, ascending."""
 
 
 def plan(times: Times, duration: float, plan: SegmentPlan, cuts: Iterable[float] = ()) -> list[Cut]:
-    """The segments of a video whose frames are shown at `times`, in order; together they cover all of it.
+    """Cut a video with frames at `times` into segments that cover it, in order.
 
-    Segments last `plan.window` and start every `plan.step`; the last one is moved back so that it ends with the video.
-    A video that is shorter, or longer by less than half the time between two looks, is one segment. Frames are chosen
-    uniformly in time, as for training. No segment crosses one of the `cuts` (seconds), each of which counts from the
-    next frame on. Neighbours that would show the same frames are one: a slide may stand for minutes, in a single frame.
+    Segments last `plan.window` and start every `plan.step`; the last one is moved back to end with the video. A video
+    that exceeds the window by less than half a frame interval is one segment. Frames are sampled uniformly in time, as
+    in training. No segment crosses a cut (seconds, rounded up to a frame). Neighbours with the same frames, as of a
+    slide that stands for minutes, are joined.
     """
     if len(times) == 0:
         raise ValueError("a video without frames has no segments")
     end = max(float(duration), float(times[-1]))
     if not end / plan.step <= MOST_SEGMENTS:
-        problem = f"{end:.0f} s of video would be more than {MOST_SEGMENTS} segments"
-        raise DecodeError(f"{problem}: the time stamps are wrong, or else a smaller fps is needed")
+        problem = f"{end:.0f} s of video exceed {MOST_SEGMENTS} segments"
+        raise DecodeError(f"{problem}: the time stamps are invalid, or fps is too large")
     found: list[Cut] = []
     for first, last in _shots(times, end, cuts):
         for start, stop in _windows(first, last, plan):
@@ -104,10 +89,10 @@ def plan(times: Times, duration: float, plan: SegmentPlan, cuts: Iterable[float]
 
 
 def _shots(times: Times, end: float, cuts: Iterable[float]) -> list[tuple[float, float]]:
-    """Stretches between cuts, none shorter than `SHORTEST_SHOT` unless the video is."""
+    """The intervals between cuts, none shorter than `SHORTEST_SHOT` unless the video is."""
     borders = [0.0]
     for cut in sorted(set(cuts)):
-        # A shot starts with a frame: between two frames there is nothing to cut.
+        # A shot starts with a frame.
         place = int(np.searchsorted(times, cut - SAME_TIME))
         if place < len(times) and times[place] - borders[-1] >= SHORTEST_SHOT:
             borders.append(float(times[place]))
@@ -117,77 +102,18 @@ def _shots(times: Times, end: float, cuts: Iterable[float]) -> list[tuple[float,
 
 
 def _windows(first: float, last: float, plan: SegmentPlan) -> Iterator[tuple[float, float]]:
-    # Half the time between two looks is no reason for another segment that shows nearly the same again.
+    # Less than half a frame interval makes no other segment.
     rest = last - first - plan.window - 0.5 / plan.fps
     steps = max(0, math.ceil(rest / plan.step))
     for number in range(steps):
         yield first + number * plan.step, first + number * plan.step + plan.window
-    # Where that much is left over without overlap, "back" from the end would be too late, and leave a gap.
+    # Without overlap, a segment that ends with the video could otherwise start too late and leave a gap.
     yield max(first, min(first + steps * plan.step, last - plan.window)), last
 
 
 def _frames(times: Times, start: float, end: float, count: int) -> tuple[int, ...]:
-    """Of the frames on screen between two times, uniformly chosen ones; all of them where there are few."""
+    """Sample the frames on screen between two times uniformly; all of them if there are few."""
     first = max(0, int(np.searchsorted(times, start + SAME_TIME, side="right")) - 1)
     last = max(first + 1, int(np.searchsorted(times, end - SAME_TIME)))
     chosen = uniform_indices(times[first:last] - start, end - start, count)
     return tuple((chosen + first).tolist())
-
-
-def find_cuts(pictures: Pictures, times: Times) -> list[float]:
-    """When the first picture of each new shot is shown, given small `pictures`, a few for each second."""
-    if len(pictures) != len(times):
-        raise ValueError(f"{len(pictures)} pictures and {len(times)} times do not belong together")
-    return [float(times[place]) for place in cut_places(pictures)]
-
-
-def cut_places(pictures: Pictures) -> list[int]:
-    """Which pictures, their sides multiples of `GRID`, are the first of a new shot.
-
-    Which colours are where changes across a cut, all at once, far more than it does around it, and stays changed. A
-    pan or a flicker changes it all the time, a flash only for a moment.
-    """
-    if len(pictures) < 2:
-        return []
-    changes = _changes(pictures, 2 * SIDE - 1)
-    lasting = np.full(len(pictures), np.inf, dtype=np.float32)
-    for before in range(1, SIDE + 1):
-        for after in range(SIDE):
-            # A change from `place - before` to `place + after`; at the ends of the video there is less to compare.
-            places = slice(before, len(pictures) - after)
-            lasting[places] = np.minimum(lasting[places], changes[before + after - 1])
-    lasting[0] = 0
-    padded = np.pad(changes[0], (AROUND + 1, AROUND), constant_values=np.nan)
-    around = np.lib.stride_tricks.sliding_window_view(padded, 2 * AROUND + 1)
-    usual = np.nanmedian(around, axis=1)
-    peak = (lasting >= np.append(lasting[1:], 0)) & (lasting >= np.append(0, lasting[:-1]))
-    found = peak & (lasting >= LEAST_CHANGE) & (lasting >= TIMES_USUAL * usual)
-    return [int(place) for place in np.flatnonzero(found)]
-
-
-def picture_changes(pictures: Pictures) -> Floats:
-    """The share of the colours in their places, 0 to 1, that differs between each picture and the next."""
-    return _changes(pictures, 1)[0]
-
-
-def _changes(pictures: Pictures, apart: int) -> list[Floats]:
-    """How far each picture differs from the next, from the one after that, and so on to `apart` pictures on.
-
-    A part at a time: the histograms of a day's recording are gigabytes.
-    """
-    found: list[list[Floats]] = [[np.zeros(0, dtype=np.float32)] for _ in range(apart)]
-    for start in range(0, len(pictures), CHUNK):
-        colours = _colours(pictures[start : start + CHUNK + apart])
-        for steps, parts in enumerate(found, start=1):
-            later = colours[steps : steps + CHUNK]
-            parts.append(np.abs(later - colours[: len(later)]).sum(axis=2).mean(axis=1) / 2)
-    return [np.concatenate(parts) for parts in found]
-
-
-def _colours(pictures: Pictures) -> Floats:
-    """Histograms [n, GRID² · 3, LEVELS]. A value counts for the two levels it lies between: dimming is no leap."""
-    values = np.asarray(pictures).astype(np.float32) * ((LEVELS - 1) / 255)
-    count, height, width, _ = values.shape
-    values = values.reshape(count, GRID, height // GRID, GRID, width // GRID, 3)
-    shares = [np.maximum(0, 1 - np.abs(values - level)).mean(axis=(2, 4)) for level in range(LEVELS)]
-    return np.stack(shares, axis=-1).reshape(count, -1, LEVELS)

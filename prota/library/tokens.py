@@ -1,28 +1,31 @@
-"""Between a model and what a library stores of it: its stamp, pooled vectors, and stored tokens ready to be scored."""
+"""What a library stores of a model's output: encoded segments, pooled vectors, and the stamp of the model."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from prota.library.records import ModelStamp
-from prota.library.storage.reader import SegmentTokens
+from prota.data.pictures import to_pictures
+from prota.library.indexing.reading import VideoContent
+from prota.library.records import LibraryError, ModelStamp, SegmentBatch, SegmentTokens
 from prota.model.prota import ProTA
+from prota.runtime import autocast_for
 from prota.scoring.score import pooled
 from prota.types import PreparedTokens
 
-__all__ = ["pooled_vectors", "stamp_of", "stored_tokens"]
+__all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]
 
 
 def stamp_of(model: ProTA, name: str) -> ModelStamp:
-    """What tells this model from others: a hash of its settings and of every weight.
+    """The identity of a model: a hash of its settings and weights.
 
-    Settings at their defaults do not count, so that a library stays that of its model where a new version of prota
-    has more of them.
+    Settings at their defaults are left out, so that settings which a new version of prota adds change no stamp.
     """
     settings = model.config.model_dump(exclude_defaults=True)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
@@ -34,18 +37,95 @@ def stamp_of(model: ProTA, name: str) -> ModelStamp:
 
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:
-    """[S, D] unit vectors: tokens by their own weights. The candidate stage of a search compares these."""
+    """[S, D] unit vectors: weighted means of tokens, compared by the candidate stage of a search."""
     return torch.nn.functional.normalize(pooled(items), dim=-1)
 
 
 def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool = False) -> PreparedTokens:
-    """Stored segments, ready to be scored, in single precision; ``as_stored``: in half of it, as they are."""
+    """Segments ready to be scored, in fp32; ``as_stored``: in the fp16 that they are stored in."""
 
     def tensor(values: np.ndarray) -> Tensor:
-        # What comes from a file cannot be written to, which torch insists on.
+        # Arrays from files are read-only, which torch does not accept.
         return torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
 
     direction, spread = tensor(tokens.direction), None if tokens.spread is None else tensor(tokens.spread)
     if not as_stored:
         direction, spread = direction.float(), None if spread is None else spread.float()
     return PreparedTokens(direction, spread, tensor(tokens.weight).float(), tensor(tokens.mask).bool())
+
+
+def _padded(content: VideoContent, frames: int) -> VideoContent:
+    """Pad segments to the frames of the model: all segments of a library have one width."""
+    missing = frames - content.mask.shape[1]
+    if not missing:
+        return content
+    room = ((0, 0), (0, missing))
+    return replace(
+        content,
+        mask=np.pad(content.mask, room),
+        index=np.pad(content.index, room, constant_values=-1),
+        times=np.pad(content.times, room, constant_values=np.nan),
+    )
+
+
+def encode_video(model: ProTA, video_id: str, content: VideoContent) -> SegmentBatch:
+    """Encode the segments that were read of a video."""
+    return encode_videos(model, [(video_id, content)])[0]
+
+
+@torch.inference_mode()
+def encode_videos(model: ProTA, videos: Sequence[tuple[str, VideoContent]], batch: int = 64) -> list[SegmentBatch]:
+    """Encode several videos in one pass. A frame that segments share is encoded once.
+
+    On a GPU the encoder runs in bf16, as in training.
+    """
+    tower, device = model.video_encoder.tower, model.logit_scale.device
+    contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
+    frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
+    features = []
+    with autocast_for(device, "bf16")():
+        for start in range(0, len(frames), batch):
+            pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
+            features.append(tower.features(pictures[0]).float())
+        mask = torch.from_numpy(np.concatenate([content.mask for content in contents])).to(device)
+        place = torch.from_numpy(_places(contents)).to(device)
+        tokens = model.video_encoder(torch.cat(features)[place], mask)
+    items = model.head.prepare_videos(tokens).without_source()
+    direction, weight = _stored(items.direction, torch.float16), _stored(items.weight, torch.float32)
+    spread = None if items.spread is None else _stored(items.spread, torch.float16)
+    pooled = _stored(pooled_vectors(items), torch.float32)
+    batches, end = [], 0
+    for (video_id, _), content in zip(videos, contents, strict=True):
+        rows = slice(end, end := end + len(content))
+        batches.append(
+            SegmentBatch(
+                video_id=video_id,
+                start=content.starts,
+                end=content.ends,
+                times=content.times,
+                direction=direction[rows],
+                spread=None if spread is None else spread[rows],
+                weight=weight[rows],
+                mask=content.mask,
+                pooled=pooled[rows],
+                thumbnails=content.thumbnails,
+                first=content.first,
+            )
+        )
+    return batches
+
+
+def _places(contents: Sequence[VideoContent]) -> np.ndarray:
+    """[S, M] positions in the frames of all videos; padding points to the first frame of its video."""
+    starts = np.cumsum([0, *(len(content.frames) for content in contents[:-1])])
+    return np.concatenate([content.index.clip(min=0) + start for content, start in zip(contents, starts, strict=True)])
+
+
+def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
+    stored = tensor.to(dtype)
+    if not stored.isfinite().all():
+        raise LibraryError(
+            "the model's output cannot be stored: values are not finite, or a variance is above 65,504 "
+            "(lower distribution.log_var_max)"
+        )
+    return stored.cpu().numpy()

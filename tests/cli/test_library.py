@@ -177,7 +177,7 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
         (["search", "   ", "-l", "LIB"], 2, "the query is empty"),
         (["search", "--queries", "gone.txt", "-l", "LIB"], 2, "gone.txt cannot be read: No such file or directory"),
         (["search", "--queries", os.devnull, "-l", "LIB"], 2, f"{os.devnull} has no query: write one a line"),
-        (["search", "--like", "clip.mp4@5-2", "-l", "LIB"], 2, "the stretch ends before it starts"),
+        (["search", "--like", "clip.mp4@5-2", "-l", "LIB"], 2, "the range ends before it starts"),
         (["index", "VIDEOS", "-l", __file__], 1, f"{__file__}: cannot be a folder, a file of that name exists"),
         (["search", "red", "-l", "nowhere"], 1, "no library at nowhere: make one with `prota index PATH"),
         (["search", "red", "-l", __file__], 1, f"no library at {__file__}: make one with `prota index PATH"),

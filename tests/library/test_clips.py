@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
+from prota.library.search import clips
 from prota.library.search.clips import ClipRange, clip_query, match_captions, parse_clip
 from prota.library.search.queries import Query
 from prota.library.segments import SegmentPlan
-from prota.library.storage.reader import SegmentTokens
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import encode_video, stored_tokens
 from tests.library.worlds import hits_of, toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
+from tests.workers.jobs import double
 
 pytestmark = pytest.mark.process
 
@@ -115,7 +115,7 @@ def test_a_long_clip_is_looked_at_to_its_end(tmp_path: Path) -> None:
         clip_query(model, ClipRange(film, 400, 410))
     captions = ["red on the left", "grey", "a thing", "words"]
     batch = encode_video(model, "film", whole)
-    tokens = stored_tokens(SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask), torch.device("cpu"))
+    tokens = stored_tokens(batch, torch.device("cpu"))
     with torch.no_grad():
         scores = model.score(model.encode_text(captions), tokens)
     assert len(set(scores.argmax(dim=1).tolist()) - set(range(PART))) > 0, "not all in the first part"
@@ -138,6 +138,13 @@ def test_captions_come_best_first_with_the_models_scores(tmp_path: Path) -> None
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with pytest.raises(LibraryError, match="broken"):
         match_captions(model, tmp_path / "broken.mp4", captions)
+
+
+def test_a_bug_in_a_worker_is_no_bad_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (path,) = write_clips(tmp_path, "red-left").values()
+    monkeypatch.setattr(clips, "read_video", double)
+    with pytest.raises(RuntimeError, match="Traceback"):
+        clip_query(toy_model(), ClipRange(path))
 
 
 def test_what_looks_like_a_picture_is_found_and_the_picture_itself_is_not(tmp_path: Path) -> None:

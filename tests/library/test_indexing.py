@@ -15,8 +15,7 @@ import torch
 
 from prota.errors import UsageError
 from prota.library import manage
-from prota.library.indexing import IndexReport, commits, executor, pipeline
-from prota.library.indexing.encoding import encode_video
+from prota.library.indexing import IndexReport, executor, pipeline
 from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
@@ -24,7 +23,7 @@ from prota.library.search.clips import ClipRange, clip_query
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import encode_video, stored_tokens
 from prota.model.prota import ProTA
 from prota.video.transforms import Extent
 from tests.library.worlds import toy_model, write_clips, write_picture
@@ -111,7 +110,7 @@ def test_copies_that_come_together_are_read_once_and_all_recorded(tmp_path: Path
 
 
 def test_a_moved_file_whose_name_a_new_one_took(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "COMMIT_VIDEOS", 1)
+    monkeypatch.setattr(pipeline, "COMMIT_VIDEOS", 1)
     paths = write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
     # When the old content is looked at, its segments may have left with the name they had.
@@ -208,7 +207,7 @@ def test_a_bad_file_that_is_away_for_a_while_is_still_bad(tmp_path: Path, model:
         (bad,) = (record for record in store.snapshot.videos() if record.state == "bad")
         shutil.copy(paths["red-left"], broken)
         found = broken.stat()
-        store.update([replace(bad, state="indexed", size=found.st_size, modified=found.st_mtime_ns)])
+        store.commit([replace(bad, state="indexed", size=found.st_size, modified=found.st_mtime_ns)])
     report = index(tmp_path / "lib", model, tmp_path / "v")
     assert (report.unchanged, report.duplicates) == (1, 1)
     assert manage.verify(tmp_path / "lib") == []
@@ -268,7 +267,7 @@ def test_names_that_go_round(tmp_path: Path, model: ProTA, monkeypatch: pytest.M
     # Between them new ones are read, and what was found so far is committed.
     for name, content in zip(("0a.mp4", "2a.mp4"), contents[4:], strict=True):
         (tmp_path / "v" / name).write_bytes(content)
-    monkeypatch.setattr(commits, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(pipeline, "COMMIT_SECONDS", 0.0)
     assert index(tmp_path / "lib", model, tmp_path / "v", workers=1).finished
     store = Snapshot.open(tmp_path / "lib")
     assert store.count() == 6
@@ -310,7 +309,7 @@ def test_stopping_keeps_what_was_finished(tmp_path: Path, model: ProTA) -> None:
 def test_another_model_is_refused_with_the_sentence_that_helps(tmp_path: Path, model: ProTA) -> None:
     write_clips(tmp_path / "v", "red-left")
     index(tmp_path / "lib", model, tmp_path / "v")
-    with pytest.raises(LibraryError, match="it has changed since, so index into another folder"):
+    with pytest.raises(LibraryError, match="the model has changed: index into another folder"):
         index(tmp_path / "lib", toy_model(seed=1), tmp_path / "v")
     toy_model(seed=1).save_pretrained(tmp_path / "other")
     with pytest.raises(LibraryError, match="open with --model given in Python, or index into another folder"):
@@ -324,10 +323,10 @@ import sys
 import time
 import torch
 torch.set_num_threads(1)
-from prota.library.indexing import commits
+from prota.library.indexing import pipeline
 from prota.library.library import Library
 from tests.library.worlds import toy_model
-commits.COMMIT_VIDEOS = 2
+pipeline.COMMIT_VIDEOS = 2
 
 
 def slowly(*_):
@@ -501,7 +500,7 @@ def test_a_picture_that_an_earlier_version_took_for_a_video_is_read_again(tmp_pa
     copy = Path(shutil.copy(photo, tmp_path / "v" / "copy.png"))
     index(tmp_path / "lib", model, photo, copy)
     with Writer.open(tmp_path / "lib") as writer:
-        writer.update([replace(record, duration=0.04) for record in writer.snapshot.videos()])
+        writer.commit([replace(record, duration=0.04) for record in writer.snapshot.videos()])
     store = Snapshot.open(tmp_path / "lib")
     assert [(record.kind, record.duration > 0) for record in store.videos()] == [("video", True)] * 2
     report = index(tmp_path / "lib", model, tmp_path / "v")
@@ -526,7 +525,7 @@ def test_a_bug_in_a_worker_stops_the_run_with_its_traceback(
 ) -> None:
     write_clips(tmp_path / "v", "red-left")
     monkeypatch.setattr(executor, "read_video", double)
-    with pytest.raises(RuntimeError, match=r"red-left\.mp4 could not be read because of a bug:\nTraceback") as caught:
+    with pytest.raises(RuntimeError, match=r"red-left\.mp4 because of a bug:\nTraceback") as caught:
         index(tmp_path / "lib", model, tmp_path / "v")
     assert "TypeError" in str(caught.value)
     assert records(tmp_path / "lib") == {}

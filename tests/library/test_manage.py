@@ -18,7 +18,6 @@ import pytest
 
 from prota.library.manage import compact, export, info, merge, remove, verify
 from prota.library.records import LibraryError, SegmentBatch, VideoRecord
-from prota.library.storage import maintenance
 from prota.library.storage import writer as writer_module
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.versions import SCHEMA
@@ -30,7 +29,7 @@ def test_info_tells_what_is_there(tmp_path: Path) -> None:
     with Writer.open(fill(tmp_path)) as store:
         copy = video("a", 3, path="/copy.mp4")
         gone = video("b", 3, state="gone")
-        store.update([copy, gone, video("c", 0, state="bad", reason="empty")])
+        store.commit([copy, gone, video("c", 0, state="bad", reason="empty")])
         version = store.snapshot.version
     told = info(tmp_path)
     json.dumps(told)
@@ -127,12 +126,12 @@ class TestVerify:
         folder = damaged("files")
         for path in (folder / "segments.lance" / "data").iterdir():
             path.unlink()
-        assert "cannot be read" in verify(folder)[0]
+        assert "cannot read" in verify(folder)[0]
 
         folder = damaged("bytes")
         for path in (folder / "videos.lance" / "data").iterdir():
             os.truncate(path, path.stat().st_size // 2)
-        assert "cannot be read" in verify(folder)[0]
+        assert "cannot read" in verify(folder)[0]
 
         assert "no library at" in verify(tmp_path / "none")[0]
 
@@ -154,7 +153,7 @@ class TestVerify:
         assert verify(tmp_path / "library") == []
         changed, missing = verify(tmp_path / "library", deep=True)
         assert "changed.mp4: the file has changed" in changed
-        assert "missing.mp4: cannot be read" in missing
+        assert "missing.mp4: cannot read" in missing
 
 
 class TestCompact:
@@ -191,15 +190,15 @@ class TestCompact:
     def test_grace_counts_from_when_a_version_was_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = maintenance.time.time
+        now = writer_module.time.time
         fill(tmp_path, "abc")
         reader = Snapshot.open(tmp_path)
         # Replaces what the reader reads, which is about as old as everything else.
         compact(tmp_path)
-        monkeypatch.setattr(maintenance.time, "time", lambda: now() + 3500)
+        monkeypatch.setattr(writer_module.time, "time", lambda: now() + 3500)
         compact(tmp_path)
         assert len(reader.tokens()) == 9
-        monkeypatch.setattr(maintenance.time, "time", lambda: now() + 3700)
+        monkeypatch.setattr(writer_module.time, "time", lambda: now() + 3700)
         compact(tmp_path)
         with pytest.raises(LibraryError, match="open it again"):
             reader.tokens()
@@ -278,7 +277,7 @@ class TestMerge:
     def test_what_is_whole_elsewhere_replaces_what_is_bad_or_gone_here(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "bc"), fill(tmp_path / "theirs", "abc")
         with Writer.open(ours) as store:
-            store.update([video("a", 0, state="bad", reason="took too long"), video("b", 3, state="gone")])
+            store.commit([video("a", 0, state="bad", reason="took too long"), video("b", 3, state="gone")])
         merge(ours, [theirs])
         store = Snapshot.open(ours)
         assert {(record.path, record.state) for record in store.videos()} == {
@@ -296,7 +295,7 @@ class TestMerge:
         unread = replace(unread, video_id=f"unread:{unread.path}")
         ours, theirs = tmp_path / "ours", fill(tmp_path / "theirs", "a")
         with Writer.create(ours, STAMP) as store:
-            store.update([unread])
+            store.commit([unread])
         store = Snapshot.open(theirs)
         whole = store.videos()
         merge(ours, [theirs])
@@ -305,7 +304,7 @@ class TestMerge:
             assert store.videos() == whole
             merge(folder, [other])
         with Writer.create(tmp_path / "third", STAMP) as store:
-            store.update([unread])
+            store.commit([unread])
         merge(theirs, [tmp_path / "third"])
         store = Snapshot.open(theirs)
         assert store.videos() == whole
@@ -313,7 +312,7 @@ class TestMerge:
     def test_another_model_is_refused_before_anything_is_taken_in(self, tmp_path: Path) -> None:
         ours, theirs = fill(tmp_path / "ours", "a"), fill(tmp_path / "theirs", "b")
         other = fill(tmp_path / "other", "c", stamp=replace(STAMP, name="big", fingerprint="cd" * 32))
-        with pytest.raises(LibraryError, match=r"other was made with model big .*index one of them anew"):
+        with pytest.raises(LibraryError, match=r"other was made with model big .*index one of them again"):
             merge(ours, [theirs, other])
         with pytest.raises(LibraryError, match="into itself"):
             merge(ours, [ours])
@@ -323,7 +322,7 @@ class TestMerge:
 class TestExport:
     def folder(self, path: Path) -> Path:
         with Writer.open(fill(path, "ab")) as store:
-            store.update([video("a", 3, path=os.fsdecode(b"/copy\xff.mp4"), metadata={"who": "I"})])
+            store.commit([video("a", 3, path=os.fsdecode(b"/copy\xff.mp4"), metadata={"who": "I"})])
         return path
 
     def rows(self, path: Path) -> list[dict[str, Any]]:
@@ -350,7 +349,7 @@ class TestExport:
 
     def test_other_names_and_failures_leave_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = self.folder(tmp_path / "library")
-        with pytest.raises(LibraryError, match=r"ends in \.jsonl or \.parquet"):
+        with pytest.raises(LibraryError, match=r"end in \.jsonl or \.parquet"):
             export(folder, tmp_path / "rows.csv")
         monkeypatch.setattr("prota.library.manage.json.loads", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -361,7 +360,7 @@ class TestExport:
 class TestRemove:
     def test_by_path_by_id_and_by_its_beginning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with Writer.open(fill(tmp_path, "abcde")) as store:
-            store.update([video("b", 3, path="/copy.mp4")])
+            store.commit([video("b", 3, path="/copy.mp4")])
         monkeypatch.chdir("/")
         remove(tmp_path, ["films/a.mp4", content("b"), content("c")[:8]])
         assert seen(tmp_path) == {"/films/d.mp4": 3, "/films/e.mp4": 3}

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prota.library.search.moments import ScoredSegment, find_moments
+from prota.library.search.view import Moment, find_moments
 
 
-def scored(*rows: tuple[str, float, float]) -> list[ScoredSegment]:
+def scored(*rows: tuple[str, float, float]) -> list[Moment]:
     """(video, start, score), each twelve seconds long, best first."""
     ordered = sorted(rows, key=lambda row: -row[2])
-    return [ScoredSegment(number, video, at, at + 12, score) for number, (video, at, score) in enumerate(ordered)]
+    return [Moment(number, video, at, at + 12, score) for number, (video, at, score) in enumerate(ordered)]
 
 
 def test_neighbours_that_match_as_well_widen_a_moment_and_weak_ones_do_not() -> None:

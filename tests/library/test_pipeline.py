@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from prota.library import manage
-from prota.library.indexing import IndexReport, commits, pipeline
-from prota.library.indexing.encoding import encode_video
+from prota.library.indexing import IndexReport, pipeline
 from prota.library.indexing.executor import Event, Failed, Part, Read, Task, fingerprint, part_of
 from prota.library.indexing.reading import read_video
 from prota.library.library import Library
 from prota.library.storage.reader import Snapshot
+from prota.library.tokens import encode_video
 from prota.model.prota import ProTA
 from prota.video.walk import FoundFile
 from prota.workers.process_pool import Outcome
@@ -111,8 +111,8 @@ def test_a_bad_first_copy_lets_the_next_one_be_read_whatever_comes_late(
 
 def test_commits_are_batched(tmp_path: Path, model: ProTA, monkeypatch: pytest.MonkeyPatch) -> None:
     write_clips(tmp_path / "v", *(f"{colour}-left" for colour in ("red", "green", "blue", "white", "black")))
-    monkeypatch.setattr(commits, "COMMIT_VIDEOS", 2)
-    monkeypatch.setattr(commits, "COMMIT_SECONDS", 1e6)
+    monkeypatch.setattr(pipeline, "COMMIT_VIDEOS", 2)
+    monkeypatch.setattr(pipeline, "COMMIT_SECONDS", 1e6)
     seen: list[int] = []
 
     def counted(_: Read, event: Event) -> list[Event]:

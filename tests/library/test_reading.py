@@ -114,7 +114,7 @@ def test_parts_together_are_the_whole(film: Path) -> None:
     np.testing.assert_array_equal(pictures, whole.frames[whole.index])
     assert max(len(part.frames) for part in parts) == 10
     assert remaining(later[1], parts[2]) == []
-    with pytest.raises(DecodeError, match=r"film\.mp4: segment 11 was asked for, but it has only 11"):
+    with pytest.raises(DecodeError, match=r"film\.mp4: has no segment 11, only 11"):
         read(film, first=11)
 
 
@@ -160,7 +160,7 @@ def test_a_file_that_changes_between_two_parts_is_refused(film: Path, tmp_path: 
     request = ReadRequest(path, SMALL, 32, count=4)
     later = remaining(request, read_video(request))
     write_scenes(path, [(0, 60)])
-    with pytest.raises(DecodeError, match=r"growing\.mp4: it changed while it was read: index it again"):
+    with pytest.raises(DecodeError, match=r"growing\.mp4: the file changed while"):
         read_video(later[0])
 
 
@@ -216,7 +216,7 @@ def test_shots_are_looked_for_once(film: Path, monkeypatch: pytest.MonkeyPatch) 
     whole = read(film, plan)
     request = ReadRequest(film, plan, 32, count=3)
     first = read_video(request)
-    monkeypatch.setattr(reading, "_shot_boundaries", lambda request: pytest.fail("looked again"))
+    monkeypatch.setattr(reading, "shot_boundaries", lambda path: pytest.fail("looked again"))
     parts = [first, *(read_video(part) for part in remaining(request, first))]
     np.testing.assert_array_equal(np.concatenate([part.starts for part in parts]), whole.starts)
     assert {part.cuts for part in parts} == {whole.cuts}
@@ -229,16 +229,6 @@ def test_a_clip_of_one_shot_has_no_cuts(tmp_path: Path) -> None:
     assert read(write_clip(tmp_path / "clip.mp4", 30), replace(SMALL, shots=True)).cuts == ()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("size", 0), ("first", -1), ("count", 0)],
-)
-def test_bad_requests_are_refused(name: str, value: int) -> None:
-    settings: dict[str, Any] = {"size": 32, name: value}
-    with pytest.raises(ValueError, match=f"{name} = {value} is not allowed; allowed: "):
-        ReadRequest("film.mp4", SMALL, **settings)
-
-
 def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "two\nlines.mp4").write_bytes(b"not a video" * 100)
     for path in (tmp_path / "gone.mp4", tmp_path, tmp_path / "two\nlines.mp4", tmp_path / "a\0b.mp4"):
@@ -246,8 +236,8 @@ def test_what_goes_wrong_is_one_line(film: Path, tmp_path: Path, monkeypatch: py
             read(path)
         assert "\n" not in str(caught.value)
     for error, text in (
-        (PermissionError(13, "Permission denied"), "film.mp4: cannot be read: Permission denied"),
-        (MemoryError(), "film.mp4: its pictures are too large for the memory"),
+        (PermissionError(13, "Permission denied"), "film.mp4: cannot read the file: Permission denied"),
+        (MemoryError(), "film.mp4: out of memory"),
         (ValueError("two\nlines"), "film.mp4: two lines"),
     ):
 

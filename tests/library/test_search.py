@@ -138,7 +138,7 @@ def test_odd_queries(library: Library) -> None:
         assert library.search(words, k=2)
     assert encoded(library.view, "word " * 500).cut
     assert not encoded(library.view, "a word").cut
-    with pytest.raises(LibraryError, match="1 or more"):
+    with pytest.raises(LibraryError, match="at least 1"):
         library.search("a word", k=0)
 
 

@@ -1,6 +1,6 @@
-"""Where files are fingerprinted, read and encoded: on this machine, or, see `prota.cluster.executor`, on many.
+"""Executors fingerprint, read and encode files: on this machine, or on a cluster (`prota.cluster.executor`).
 
-Decode workers import this module, so nothing here imports torch.
+Worker processes import this module, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["LOOK", "Event", "Executor", "Failed", "Fingerprint", "LocalExecutor"
 __all__ += ["fingerprint", "part_of"]
 
 LOOK = 0.2
-"""Seconds without an event after which an executor yields none, so that its caller can cancel."""
+"""Seconds after which an executor without events yields an empty list, so that its caller can cancel."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A part of a file that is to be read and encoded."""
+    """A task: read and encode a part of a file."""
 
     record: VideoRecord
     request: ReadRequest
@@ -45,14 +45,14 @@ class Part:
     record: VideoRecord
     """Of the file, with the number of all its segments."""
     first: int
-    """The number of the first segment that is here."""
+    """The number of the first segment in this part."""
     count: int
     rest: tuple[ReadRequest, ...] = ()
-    """With the first part: what is to be read for the others."""
+    """With the first part: the requests for the others."""
     segments: SegmentBatch | None = None
-    """None where a worker has written them."""
+    """None if a worker has written them."""
     fragments: tuple[str, ...] = ()
-    """Where it has, see `write_segments`. Parts of one list of events may share them."""
+    """From `write_segments`, if a worker has. Parts of one list of events may share them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Failed:
     """A file that cannot be read."""
 
     record: VideoRecord
-    """Without an id where the content could not be hashed."""
+    """Without an id if the content could not be hashed."""
     reason: str
 
 
@@ -73,10 +73,10 @@ class Executor(Protocol):
     """Runs the tasks of an indexing run."""
 
     def run(self, tasks: deque[Task]) -> Generator[list[Event], None, None]:
-        """Take tasks from the left when there is room for them, until none is left and all are done; yield the events.
+        """Run tasks from the left of the deque as there is room, until all are done; yield the events.
 
-        The caller adds tasks while it iterates. An empty list every `LOOK` seconds lets it cancel by closing this.
-        Events of one list must be committed together.
+        The caller may add tasks while it iterates, and cancels by closing the generator, which yields an empty list
+        every `LOOK` seconds. Events of one list must be committed together.
         """
         ...
 
@@ -90,9 +90,9 @@ def fingerprint(found: FoundFile) -> Fingerprint | Failed:
 
 
 def part_of(task: Read, outcome: Outcome) -> Part | Failed:
-    """A part that was read, with its segments still missing; RuntimeError where a bug was met instead of a bad file."""
+    """The part of a finished read, still without segments; RuntimeError for a bug, as opposed to a bad file."""
     if outcome.bug:
-        raise RuntimeError(f"{task.record.path} could not be read because of a bug:\n{outcome.bug}")
+        raise RuntimeError(f"cannot read {task.record.path} because of a bug:\n{outcome.bug}")
     if outcome.error is not None:
         return Failed(task.record, outcome.error)
     content: VideoContent = outcome.value
@@ -124,9 +124,9 @@ class LocalExecutor:
                     if isinstance(task, Read):
                         pool.submit(read_video, task, task.request)
                     else:
-                        # Here, because a large file may take longer than a part may take to decode.
+                        # Not in a worker: the time limit of decoding does not apply to hashing.
                         yield [fingerprint(task)]
-                # Only now: while a part is encoded, the workers are busy with what is next.
+                # After submitting: the workers read the next parts while this process encodes.
                 for read, outcome in done:
                     yield [self._encoded(read, outcome)]
                 done = pool.collect(LOOK)

@@ -1,13 +1,16 @@
-"""Bring a library up to date with folders: what is new is read and encoded, what is known is not.
+"""Bring a library up to date with folders: new content is read and encoded, known content is not.
 
     scan → fingerprint → decide → read → encode → commit
 
-This is the bookkeeping and the order of the work; an `Executor` does it. Commits follow every few seconds: a run that
-is stopped or killed loses at most what was not committed, and the next one resumes.
+The pipeline orders the work and collects the results; an `Executor` does the work. Commits follow every few seconds:
+a run that is stopped or killed loses only uncommitted work, and the next run resumes.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -15,25 +18,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from prota.library.indexing.commits import BatchWriter
-from prota.library.indexing.decide import KnownFiles
-from prota.library.indexing.encoding import encode_video
+from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.indexing.executor import Event, Executor, Failed, Fingerprint, LocalExecutor, Part, Read, Task
-from prota.library.indexing.options import IndexOptions, IndexReport
 from prota.library.indexing.reading import PART, ReadRequest
 from prota.library.records import VideoRecord
 from prota.library.segments import SegmentPlan
+from prota.library.storage.schema import Catalogue
 from prota.library.storage.writer import Writer
+from prota.library.tokens import encode_video
 from prota.model.prota import ProTA
-from prota.video.walk import FoundFile, Unreadable, below, walk
+from prota.video.pictures import is_picture
+from prota.video.walk import FoundFile, Unreadable, below, placed, under, walk
 
 __all__ = ["ExecutorMaker", "Pipeline"]
+
+# Commit after this time, or this number of finished videos.
+COMMIT_SECONDS, COMMIT_VIDEOS = 5.0, 16
 
 ExecutorMaker = Callable[[Writer, ProTA, IndexOptions], Executor]
 
 
 def _local_executor(_: Writer, model: ProTA, options: IndexOptions) -> Executor:
-    """This machine, with the model in this process."""
+    """Run on this machine, with the model in this process."""
     return LocalExecutor(partial(encode_video, model), workers=options.workers, timeout=options.timeout)
 
 
@@ -45,15 +51,27 @@ class _Film:
     parts: dict[int, Part] = field(default_factory=dict)
     """By their first segment."""
     copies: list[VideoRecord] = field(default_factory=list)
-    """Files of the same content, which wait: should this file turn out to be bad, the next one is read."""
+    """Files of the same content: they wait, and if this file is bad, the next one is read."""
 
     @property
     def encoded(self) -> int:
         return sum(part.count for part in self.parts.values())
 
 
+@dataclass
+class _Pending:
+    """What the next commit writes."""
+
+    records: dict[str, VideoRecord] = field(default_factory=dict)
+    """By path."""
+    parts: dict[str, list[Part]] = field(default_factory=dict)
+    """By content."""
+    removed: list[str] = field(default_factory=list)
+    """Paths; their segments stay while another record has them."""
+
+
 class Pipeline:
-    """One run over one library that is open for writing."""
+    """An indexing run over a library that is open for writing."""
 
     def __init__(
         self,
@@ -73,8 +91,12 @@ class Pipeline:
         self.executor = (executor or _local_executor)(writer, model, self.options)
         self.notify, self.should_stop = report, should_stop
         self.report = IndexReport()
-        self._known = KnownFiles(writer.snapshot.videos())
-        self._commits = BatchWriter(writer)
+        records = writer.snapshot.videos()
+        self._records = {record.path: record for record in records}
+        """All records, updated by this run."""
+        self._whole = Catalogue(filter(_is_current, records))
+        """Those whose segments are current."""
+        self._writer, self._pending, self._committed = writer, _Pending(), time.monotonic()
         self._tasks: deque[Task] = deque()
         self._films: dict[str, _Film] = {}
         """By content."""
@@ -83,24 +105,25 @@ class Pipeline:
 
     def run(self, paths: Sequence[Path]) -> IndexReport:
         """Index all videos at and under ``paths``."""
-        # All of them before the first is read: the report tells how much there is to do.
+        # The whole scan first: the report shows how much there is to do.
         self._tasks.extend(self._scan(paths))
         with closing(self.executor.run(self._tasks)) as batches:
             for events in batches:
                 for event in events:
                     self._handle(event)
-                self._commits.commit_in_time()
+                if len(self._pending.parts) >= COMMIT_VIDEOS or time.monotonic() - self._committed > COMMIT_SECONDS:
+                    self._commit()
                 self.notify(self.report)
                 if self.should_stop():
                     break
         self.report.finished = not self.should_stop()
         if self.report.finished:
             self._mark_gone(paths)
-        self._commits.commit()
+        self._commit()
         return self.report
 
     def _scan(self, paths: Sequence[Path]) -> Iterator[FoundFile]:
-        """The files that are new or changed by their size and date."""
+        """Files whose size or date is new."""
         for found in walk(paths, self.options.pictures):
             if self.should_stop():
                 return
@@ -113,14 +136,19 @@ class Pipeline:
                 self._unreadable.append(path)
             else:
                 self._seen.add(path)
-                known = self._known.known(found)
-                if known is None or (known.state == "bad" and self.options.retry):
+                known = self._records.get(path)
+                if known is None or self._must_read(found, known):
                     self.report.bytes_new += found.size
                     yield found
                 else:
                     self.report.unchanged += 1
                     self.report.still_bad += known.state == "bad"
             self.notify(self.report)
+
+    def _must_read(self, found: FoundFile, known: VideoRecord) -> bool:
+        if (known.size, known.modified) != (found.size, found.modified):
+            return True
+        return self.options.retry if known.state == "bad" else known.state == "gone" or not _is_current(known)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -132,21 +160,23 @@ class Pipeline:
                 self._fail(record, reason)
 
     def _decide(self, record: VideoRecord) -> None:
-        decision = self._known.decide(record)
-        if decision.kind == "new":
+        """Save a file of known content: the same file, a moved one or a copy. Read new content."""
+        twin = self._whole.records.get(record.path)
+        if twin is not None and twin.video_id == record.video_id:
+            self.report.unchanged += 1
+        elif (twin := self._whole.owner(record.video_id)) is None:
             if film := self._films.get(record.video_id):
                 film.copies.append(record)
             else:
                 self._films[record.video_id] = _Film(record)
                 self._tasks.appendleft(Read(record, self.request(record.path)))
             return
-        if decision.kind == "moved":
-            self._known.remove(decision.old_path)
-            self._commits.remove(decision.old_path)
-        self._save(decision.record)
-        self.report.unchanged += decision.kind == "same"
-        self.report.moved += decision.kind == "moved"
-        self.report.duplicates += decision.kind == "copy"
+        elif _is_gone(twin.path):
+            self._remove(twin.path)
+            self.report.moved += 1
+        else:
+            self.report.duplicates += 1
+        self._save(replace(twin, path=record.path, size=record.size, modified=record.modified, state="indexed"))
         self.report.bytes_done += record.size
 
     def _add(self, part: Part) -> None:
@@ -154,7 +184,7 @@ class Pipeline:
         if film is None:
             return
         film.record, film.parts[part.first] = record, part
-        # A long film first, while workers still know where its frames are.
+        # The rest of a long film comes first, while workers still have its index of frames.
         self._tasks.extendleft(Read(record, request) for request in reversed(part.rest))
         self.report.bytes_done += record.size * part.count / record.segments
         self.report.seconds += record.duration * part.count / record.segments
@@ -188,28 +218,86 @@ class Pipeline:
                 self._decide(copy)
 
     def _film_of(self, record: VideoRecord) -> _Film | None:
-        """None where it was given up: other parts of it may have been read at the same time."""
+        """None for a file that failed already: its parts are read concurrently."""
         film = self._films.get(record.video_id)
         return film if film is not None and film.record.path == record.path else None
 
     def _drop(self, path: str) -> None:
-        """Forget the parts of a file that are still to be read."""
+        """Drop the parts of a file that are still to be read."""
         kept = [task for task in self._tasks if isinstance(task, FoundFile) or task.record.path != path]
-        # In place: the executor takes tasks from it.
+        # In place: the executor holds this deque.
         self._tasks.clear()
         self._tasks.extend(kept)
 
     def _save(self, record: VideoRecord, parts: Iterable[Part] = ()) -> None:
-        self._known.put(record)
-        self._commits.add(record, parts)
+        """Add a record, or replace the one with the same path."""
+        self._forget(record.path)
+        self._records[record.path] = record
+        if record.whole:
+            self._whole.replace([record], ())
+        self._pending.records[record.path] = record
+        if found := sorted(parts, key=lambda part: part.first):
+            self._pending.parts[record.video_id] = found
+
+    def _remove(self, path: str) -> None:
+        self._forget(path)
+        self._pending.records.pop(path, None)
+        self._pending.removed.append(path)
+
+    def _forget(self, path: str) -> None:
+        """Forget a path; its content stays known while another path has it."""
+        self._records.pop(path, None)
+        if path in self._whole.records:
+            self._whole.replace((), [path])
 
     def _mark_gone(self, paths: Sequence[Path]) -> None:
-        for record in self._known.missing(paths, self._seen, self._unreadable):
+        """Mark or remove records at and under ``paths`` whose files are gone; not those in unreadable folders."""
+        roots = [str(placed(path)) for path in paths]
+        for record in list(self._records.values()):
+            if record.path in self._seen or not under(record.path, roots):
+                continue
+            if not _is_gone(record.path) and (not _is_another(record) or under(record.path, self._unreadable)):
+                continue
             if self.options.prune or record.state == "bad":
-                # Of a bad file there is nothing to keep until it is back.
-                self._commits.remove(record.path)
+                # A bad file has no segments to keep.
+                self._remove(record.path)
             elif record.state != "gone":
                 self._save(replace(record, state="gone"))
             else:
                 continue
             self.report.gone += 1
+
+    def _commit(self) -> None:
+        """Write all pending changes in one transaction."""
+        pending, self._pending = self._pending, _Pending()
+        records, parts = list(pending.records.values()), [part for some in pending.parts.values() for part in some]
+        if fragments := dict.fromkeys(name for part in parts for name in part.fragments):
+            self._writer.adopt(records, list(fragments), pending.parts.keys(), pending.removed)
+        elif records or pending.removed:
+            batches = [part.segments for part in parts if part.segments is not None]
+            self._writer.commit(records, batches, pending.removed)
+        self._committed = time.monotonic()
+
+
+def _is_current(record: VideoRecord) -> bool:
+    """Whether a file has current segments: early versions indexed pictures as videos."""
+    return record.whole and (record.kind == "picture" or not is_picture(Path(record.path)))
+
+
+def _is_gone(path: str) -> bool:
+    """Whether a path does not exist; not if it cannot be checked, as without permission."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError) or error.errno == errno.ELOOP
+    return False
+
+
+def _is_another(record: VideoRecord) -> bool:
+    """Whether a path is now a link to another file, which is indexed under its first name."""
+    try:
+        status = os.stat(record.path)
+        link = os.path.islink(record.path) or status.st_nlink > 1
+    except OSError:
+        return False
+    return link and (status.st_size, status.st_mtime_ns) != (record.size, record.modified)

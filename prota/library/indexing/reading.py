@@ -1,6 +1,6 @@
 """Read a bounded part of a video file: its segments, their frames and thumbnails.
 
-A worker imports this module, so nothing here imports torch.
+Worker processes import this module, so it does not import torch.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from prota.library.segments import Cut, SegmentPlan, cut_places, picture_changes, plan
+from prota.library.segments import Cut, SegmentPlan, plan
 from prota.video.decode import DecodeError, Timeline, decode_chosen
-from prota.video.sampling import SAME_TIME
+from prota.video.shots import shot_boundaries
 from prota.video.transforms import Extent, to_square
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
@@ -26,41 +26,33 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
-# Segments read at once: some 400 frames, 60 MB at 224 × 224, of six minutes of video.
+# Segments per part: about 400 frames, 60 MB at 224 × 224, of six minutes of video.
 PART = 64
-# Longest side; smaller pictures are not enlarged.
+# Longest side; smaller frames are not enlarged.
 THUMBNAIL = 160
 JPEG_QUALITY = 80
-# For shot boundaries: pictures looked at in a second, and their side.
-LOOKS = 4
-LOOK_SIZE = 16
 
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """Which segments of which file, and what is to be made of their frames."""
+    """The segments of a file to read, and the format of their frames."""
 
     path: str | Path
     plan: SegmentPlan
     size: int
-    """Side of the square pictures that the model sees."""
+    """Side of the square frames for the model."""
     extent: Extent = "centre"
-    """What they show of a frame."""
+    """The part of a frame that they show."""
     first: int = 0
-    """The segment to start with."""
+    """The first segment."""
     count: int = PART
-    """How many segments to read at most."""
+    """The maximum of segments."""
     cuts: tuple[float, ...] | None = None
-    """Shot boundaries in seconds, where they are known; else they are looked for, if the plan wants them."""
+    """Shot boundaries in seconds if known; else they are computed if the plan has `shots`."""
     counted: bool | None = None
-    """Whether the first part counted frames by decoding all, where it is known: all parts have one timeline."""
+    """If known, whether the first part counted frames by decoding all: all parts have one timeline."""
     total: int | None = None
-    """How many segments the first part found, where it is known: a file of which a later one finds others changed."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("first", 0), ("count", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} = {getattr(self, name)} is not allowed; allowed: {least} or more")
+    """If known, the number of all segments in the first part; another number means that the file has changed."""
 
 
 @dataclass(frozen=True)
@@ -70,29 +62,29 @@ class VideoContent:
     duration: float
     width: int
     height: int
-    """Both of the upright picture."""
+    """Of the upright frame."""
     fps: float
     codec: str
     first: int
-    """The number of the first segment that is here."""
+    """The number of the first segment in this part."""
     total: int
-    """How many segments the file has, here or not."""
+    """The number of all segments of the file."""
     cuts: tuple[float, ...] | None
-    """Shot boundaries, where the plan wants them."""
+    """Shot boundaries, if the plan has `shots`."""
     starts: Floats
     """[S]."""
     ends: Floats
     """[S]."""
     times: Floats
-    """[S, M] when each frame is shown, NaN where there is none."""
+    """[S, M] time of each frame, NaN for padding."""
     mask: Bools
-    """[S, M] where there is a frame."""
+    """[S, M] False for padding."""
     index: Integers
-    """[S, M] which of `frames` it is, -1 where there is none."""
+    """[S, M] position in `frames`, -1 for padding."""
     frames: Picture
-    """[F, size, size, 3] RGB: each frame once, though overlapping segments share many."""
+    """[F, size, size, 3] RGB; frames that overlapping segments share are there once."""
     thumbnails: tuple[bytes, ...]
-    """[S] a JPEG of the frame in the middle."""
+    """[S] JPEGs of the middle frames."""
     counted: bool = False
     """See `Timeline`."""
 
@@ -101,24 +93,24 @@ class VideoContent:
 
 
 def read_video(request: ReadRequest) -> VideoContent:
-    """The segments of a part of a video, with their frames; a one-line DecodeError (a ValueError) where it has none.
+    """Read a part of a video: a bounded number of segments with their frames; a one-line DecodeError on failure.
 
-    Later parts are asked for by the requests of `remaining`: a part holds a bounded number of frames, however long the
-    video is. Shot boundaries are looked for in all of the video, once, by the request that does not know them.
+    `remaining` makes the requests for later parts. A request without known shot boundaries computes those of the whole
+    video.
     """
     try:
         return _read(request)
     except MemoryError:
-        raise DecodeError(f"{request.path}: its pictures are too large for the memory of this machine") from None
+        raise DecodeError(f"{request.path}: out of memory, the frames are too large") from None
     except OSError as error:
-        raise DecodeError(_line(f"{request.path}: cannot be read: {error.strerror or error}")) from error
+        raise DecodeError(_line(f"{request.path}: cannot read the file: {error.strerror or error}")) from error
     except ValueError as error:
         text = str(error)
         raise DecodeError(_line(text if str(request.path) in text else f"{request.path}: {text}")) from error
 
 
 def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
-    """The requests for the parts after the one that `request` gave; in any order, or at the same time."""
+    """The requests for the parts after the one that `request` read, to be run in any order or in parallel."""
     start = content.first + len(content)
     known = replace(request, cuts=content.cuts, counted=content.counted, total=content.total)
     return [replace(known, first=first) for first in range(start, content.total, request.count)]
@@ -127,26 +119,26 @@ def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
 def _read(request: ReadRequest) -> VideoContent:
     cuts = None
     if request.plan.shots:
-        cuts = _shot_boundaries(request) if request.cuts is None else request.cuts
+        cuts = shot_boundaries(request.path) if request.cuts is None else request.cuts
 
     def segments(timeline: Timeline) -> tuple[list[Cut], int]:
         found = plan(timeline.times, timeline.duration, request.plan, cuts or ())
         part = found[request.first : request.first + request.count]
         if request.total not in (None, len(found)):
-            raise DecodeError(f"{request.path}: it changed while it was read: index it again")
+            raise DecodeError(f"{request.path}: the file changed while it was read: index it again")
         if not part:
-            raise DecodeError(f"{request.path}: segment {request.first} was asked for, but it has only {len(found)}")
+            raise DecodeError(f"{request.path}: has no segment {request.first}, only {len(found)}")
         return part, len(found)
 
     timeline, chosen, pictures = decode_chosen(
         request.path,
         lambda timeline: sorted({index for segment in segments(timeline)[0] for index in segment.indices}),
         partial(_shown, size=request.size, extent=request.extent),
-        # With several workers the cores are busy.
+        # Several workers use the other cores.
         threads=1,
         counted=request.counted,
     )
-    # Again, because the decoder may have chosen twice; this is the timeline that it settled on.
+    # Again, for the timeline that the decoder finally used: it may have called the function above twice.
     part, total = segments(timeline)
     index = np.full((len(part), request.plan.frames), -1, dtype=np.int64)
     for row, segment in zip(index, part, strict=True):
@@ -174,56 +166,13 @@ def _read(request: ReadRequest) -> VideoContent:
 
 
 def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes]:
-    """A frame as the model sees it, and its thumbnail: a JPEG costs little beside the decoding of a frame."""
+    """A frame for the model, and its thumbnail."""
     picture = Image.fromarray(frame)
     scale = min(1.0, THUMBNAIL / max(picture.size))
     sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     file = io.BytesIO()
     picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
     return to_square(frame, size, extent), file.getvalue()
-
-
-def _shot_boundaries(request: ReadRequest) -> tuple[float, ...]:
-    """Where shots begin: first roughly, from a few pictures a second, then to the frame."""
-    timeline, chosen, looks = decode_chosen(
-        request.path,
-        lambda timeline: _first_of_each(np.floor(timeline.times * LOOKS)),
-        _look,
-        threads=1,
-    )
-    places = cut_places(looks)
-    spans = [(timeline.times[chosen[place - 1]], timeline.times[chosen[place]]) for place in places]
-    if not spans:
-        return ()
-    # By time and not by number: the decoder may count frames differently when it is asked for others.
-    timeline, chosen, looks = decode_chosen(
-        request.path,
-        lambda timeline: sorted({index for span in spans for index in _within(timeline.times, *span)}),
-        _look,
-        threads=1,
-    )
-    times = timeline.times[chosen]
-    cuts = []
-    for span in spans:
-        inside = _within(times, *span)
-        if len(inside) > 1:
-            change = picture_changes(looks[inside.start : inside.stop])
-            cuts.append(float(times[inside.start + 1 + int(np.argmax(change))]))
-    return tuple(cuts)
-
-
-def _first_of_each(groups: Floats) -> list[int]:
-    return [int(place) for place in np.unique(groups, return_index=True)[1]]
-
-
-def _within(times: Floats, start: float, end: float) -> range:
-    first, last = np.searchsorted(times, [start - SAME_TIME, end + SAME_TIME])
-    return range(int(first), int(last))
-
-
-def _look(frame: Picture) -> Picture:
-    small = Image.fromarray(frame).resize((LOOK_SIZE, LOOK_SIZE), Image.Resampling.BOX, reducing_gap=2.0)
-    return np.asarray(small)
 
 
 def _line(text: str) -> str:

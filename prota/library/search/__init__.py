@@ -1,1 +1,1 @@
-"""Searching a library: from a text or a clip to its best moments."""
+"""Search a library: from a text or a clip to its best moments."""

@@ -1,4 +1,4 @@
-"""A clip or a picture as a query, from a file or from the library; and captions that describe a clip."""
+"""Queries by clip or picture, from a file or the library, and captions that describe a clip."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from prota.library.indexing.encoding import encode_video
 from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
-from prota.library.records import Floats, LibraryError, SegmentBatch, VideoRecord
+from prota.library.records import Floats, LibraryError, VideoRecord
 from prota.library.search.queries import Query, words_of
 from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
-from prota.library.storage.reader import SegmentTokens
 from prota.library.storage.schema import one_of
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import encode_video, stored_tokens
 from prota.model.prota import ProTA
 from prota.video.sampling import SAME_TIME
 from prota.video.walk import content_id
@@ -29,7 +27,7 @@ __all__ = ["CaptionMatch", "ClipRange", "clip_query", "match_captions", "parse_c
 
 @dataclass(frozen=True)
 class ClipRange:
-    """A video file, or a stretch of it; or a picture."""
+    """A video file, a range of it, or a picture."""
 
     path: Path
     start: float | None = None
@@ -37,46 +35,49 @@ class ClipRange:
 
 
 def parse_clip(text: str) -> ClipRange:
-    """``clip.mp4`` or ``clip.mp4@12-20.5``, in seconds. A file whose name ends like that is a file."""
+    """Parse ``clip.mp4`` or ``clip.mp4@12-20.5``, in seconds. An existing file takes precedence."""
     found = re.fullmatch(r"(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
     if found is None or Path(text).exists():
         return ClipRange(Path(text))
     start, end = float(found[2]), float(found[3])
     if end <= start:
-        raise LibraryError(f"{text}: the stretch ends before it starts; allowed: clip.mp4@START-END in seconds")
+        raise LibraryError(f"{text}: the range ends before it starts; use FILE@START-END in seconds")
     return ClipRange(Path(found[1]), start, end)
 
 
 class _Reader:
-    """Reads segments of a file, some at a time, in a process that may be killed."""
+    """Reads segments of a file in parts, in a worker process with limits."""
 
     def __init__(self, model: ProTA, path: Path, pool: DecodePool) -> None:
         if not path.is_file():
-            stretch = "; a stretch of a file is FILE@START-END in seconds" if "@" in path.name else ""
-            raise LibraryError(f"{path}: " + ("it is a folder" if path.is_dir() else f"no such file{stretch}"))
+            hint = "; for a range of a file use FILE@START-END in seconds" if "@" in path.name else ""
+            raise LibraryError(f"{path}: " + ("is a folder" if path.is_dir() else f"no such file{hint}"))
         encoder = model.config.encoder
         self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size, encoder.picture)
         self.pool = pool
 
     def read(self, first: int = 0, count: int = PART) -> VideoContent:
-        """Some segments; those from the beginning come first, and settle the timeline for the others."""
+        """Read some segments. Read the first ones first: they determine the timeline of the others."""
         request = replace(self.request, first=first, count=count)
         ((_, outcome),) = self.pool.run(read_video, [("clip", request)])
-        if not isinstance(outcome.value, VideoContent):
-            raise LibraryError(outcome.error or f"{self.request.path}: nothing could be read")
+        if outcome.bug:
+            raise RuntimeError(f"cannot read {self.request.path} because of a bug:\n{outcome.bug}")
+        if outcome.error is not None:
+            raise LibraryError(outcome.error)
+        content: VideoContent = outcome.value
         if first == 0:
-            self.request = replace(self.request, counted=outcome.value.counted)
-        return outcome.value
+            self.request = replace(self.request, counted=content.counted)
+        return content
 
     def parts(self) -> Iterator[VideoContent]:
-        """All segments, a part at a time."""
+        """All segments, in parts."""
         part = self.read()
         yield part
         for later in remaining(self.request, part):
             yield self.read(later.first)
 
     def around(self, start: float) -> VideoContent:
-        """The part of a video with what it shows at a time, and what follows."""
+        """The part that contains a time, and what follows."""
         part = self.read()
         before, after = len(part) - 1, part.total
         if after == len(part) or part.starts[before] > start:
@@ -87,7 +88,7 @@ class _Reader:
                 before = between
             else:
                 after = between
-        # Segments overlap: the one before may show more of it.
+        # Segments overlap: the previous one may cover more.
         return self.read(max(0, before - 1))
 
     def middle(self) -> VideoContent:
@@ -95,14 +96,10 @@ class _Reader:
         return self.read(self.read(count=1).total // 2, 1)
 
 
-def _tokens(batch: SegmentBatch) -> SegmentTokens:
-    return SegmentTokens(batch.direction, batch.spread, batch.weight, batch.mask)
-
-
 def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
-    """A query for moments that look like a stretch of a clip, as far as one segment goes; without one, like its middle.
+    """A query for moments similar to one segment of a clip: the one that covers most of the range, or the middle one.
 
-    ``memory``: bytes that decoding may take; 0: any.
+    ``memory``: the most bytes for decoding; 0: no limit.
     """
     with DecodePool(1, timeout, memory) as pool:
         reader = _Reader(model, clip.path, pool)
@@ -110,41 +107,41 @@ def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: in
     name = clip.path.name
     if clip.start is not None and clip.end is not None:
         if not content.duration:
-            raise LibraryError(f"{clip.path} is a picture, which has no stretch from {clip.start:g} to {clip.end:g} s")
+            raise LibraryError(f"{clip.path} is a picture, which has no range in seconds")
         place, covered = _covering(content.starts, content.ends, clip.start, clip.end)
         if covered <= 0:
-            raise LibraryError(f"{clip.path} shows nothing from {clip.start:g} to {clip.end:g} s: it is shorter")
+            raise LibraryError(f"{clip.path} has no frames from {clip.start:g} to {clip.end:g} s: it is shorter")
         content = _shown(content, place, clip.start, clip.end)
         name = f"{name}@{clip.start:g}-{clip.end:g}"
     batch = encode_video(model, content_id(clip.path), content)
-    tokens = stored_tokens(_tokens(batch), model.logit_scale.device)
+    tokens = stored_tokens(batch, model.logit_scale.device)
     return Query(f"like {name}", tokens, like=(batch.video_id, float(batch.start[0]), float(batch.end[0])))
 
 
 def stored_query(view: View, video: VideoRecord, start: float, end: float) -> Query | None:
-    """A query for moments that look like a stretch of a video of the library: its segment that covers most of it.
+    """A query for moments similar to a range of a stored video: by its segment that covers most of the range.
 
-    A picture's segment has length 0 and is covered by a stretch that includes 0. None: the video shows nothing there.
+    A range that includes 0 covers a picture. None: the video has nothing in the range.
     """
     table = view.snapshot.segments(["row", "start", "end"], one_of("video_id", [video.video_id])).to_pydict()
     place, covered = _covering(np.array(table["start"]), np.array(table["end"]), start, end)
     if covered < 0 or (covered == 0 and video.kind != "picture"):
         return None
     tokens = stored_tokens(view.snapshot.tokens([table["row"][place]]), view.device)
-    # Neither the stretch nor the segment that stands for it is a result.
+    # Exclude both the range and the segment that stands for it.
     around = (video.video_id, min(table["start"][place], start), max(table["end"][place], end))
     return Query(f"like {Path(video.path).stem}", tokens, like=around)
 
 
 def _covering(starts: Floats, ends: Floats, start: float, end: float) -> tuple[int, float]:
-    """The segment that covers most of a stretch, and how much; less than 0 if none does."""
+    """The segment that covers most of a range, and how many seconds; less than 0 if none does."""
     covered = np.minimum(ends, end) - np.maximum(starts, start)
     place = int(covered.argmax()) if len(covered) else 0
     return place, float(covered[place]) if len(covered) else -1.0
 
 
 def _shown(content: VideoContent, segment: int, start: float, end: float) -> VideoContent:
-    """One segment, with those of its frames that are shown in a stretch; the nearest one, where none begins there."""
+    """One segment, with its frames in a range only, or the nearest frame if none begins there."""
     times = content.times[segment]
     frames = np.flatnonzero(content.mask[segment] & (times >= start - SAME_TIME) & (times < end))
     if not len(frames):
@@ -165,22 +162,22 @@ class CaptionMatch:
     score: float
     start: float
     end: float
-    """Of the segment that it describes best."""
+    """Of the best segment."""
 
 
 @torch.inference_mode()
 def match_captions(model: ProTA, path: Path, captions: Sequence[str], timeout: float = 300.0) -> list[CaptionMatch]:
-    """Captions by how well they describe any moment of a clip, best first."""
+    """Rank captions by their best score over the segments of a clip."""
     texts = [words for caption in captions if (words := words_of(caption))]
     if not texts:
-        raise LibraryError("no captions given: one a line")
+        raise LibraryError("no captions: give one per line")
     queries = [model.encode_text(texts[start : start + 256]).without_source() for start in range(0, len(texts), 256)]
     scores: list[torch.Tensor] = []
     spans: list[tuple[float, float]] = []
     with DecodePool(1, timeout) as pool:
         for content in _Reader(model, path, pool).parts():
             batch = encode_video(model, "clip", content)
-            videos = stored_tokens(_tokens(batch), model.logit_scale.device)
+            videos = stored_tokens(batch, model.logit_scale.device)
             scores.append(torch.cat([model.score(some, videos) for some in queries]))
             spans += zip(batch.start.tolist(), batch.end.tolist(), strict=True)
     best, places = torch.cat(scores, dim=1).max(dim=1)

@@ -1,4 +1,4 @@
-"""What is searched for: a text in words, or what a text or a clip was encoded to."""
+"""Queries: encoded texts and clips."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ class Query:
     text: str
     tokens: PreparedTokens
     cut: bool = False
-    """Whether the text was longer than the model reads."""
+    """Whether the text was truncated to the model's length."""
     like: tuple[str, float, float] | None = None
-    """Of a clip: its content, start and end, which are not results."""
+    """Of a clip: its content, start and end, which are excluded from the results."""
 
     def is_itself(self, video_id: str, start: float, end: float) -> bool:
-        """Whether a segment is part of the clip that is the query."""
+        """Whether a segment is part of the query clip."""
         if self.like is None or self.like[0] != video_id:
             return False
-        # A picture has one segment, of length 0, which overlaps nothing.
+        # A picture has one segment of length 0, which overlaps nothing.
         return start == end or (start < self.like[2] and self.like[1] < end)
 
 
 def clean_query(text: str) -> str:
-    """The words of a text; LibraryError if there are none."""
+    """Normalise a text query; LibraryError if it is empty."""
     words = words_of(text)
     if not words:
-        raise LibraryError("the query is empty: say in words what the moment shows")
+        raise LibraryError("empty query: describe the moment in words")
     return words
 
 
 def words_of(text: str) -> str:
-    """A text without control characters and runs of spaces."""
+    """Normalise a text: no control characters, single spaces."""
     plain = "".join(" " if unicodedata.category(letter).startswith("C") else letter for letter in text)
     return " ".join(plain.split())

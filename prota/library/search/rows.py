@@ -1,4 +1,4 @@
-"""The rows of a library, or of a stretch of it, that score best: all of them scored, or those that are nearest."""
+"""The best rows of a library, or of a range of its rows: by exact scores, or among the nearest pooled vectors."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from prota.types import PreparedTokens
 __all__ = ["Coverage", "Finder", "Ranked", "RowFinder", "TopRows"]
 
 CANDIDATES = 500
-# Under a filter: it may leave out all that is near, and of what is far a pooled vector knows less well which is best.
+# More under a filter: far from the query, pooled vectors rank less accurately.
 FILTERED_CANDIDATES = 1500
 
 Ranked = tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.float32]]]
-"""Rows and their scores, best first; of equal scores the lower row comes first."""
+"""Rows and their scores, best first; ties in the order of rows."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many of the parts of a library were searched."""
+    """How many shards of a library answered."""
 
     answered: int = 1
     shards: int = 1
@@ -49,29 +49,29 @@ class TopRows:
 
 
 class Finder(Protocol):
-    """What finds the best rows of a library, here or on other machines."""
+    """Finds the best rows of a library, in this process or on a cluster."""
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
-        """For each query the ``count`` best rows that fit an SQL filter; ``exact``: of all that there are."""
+        """The ``count`` best rows for each query that pass an SQL filter; ``exact``: score all rows."""
         ...
 
     def tokens(self, rows: Rows) -> PreparedTokens:
-        """Of single rows, in the order given."""
+        """The tokens of these rows, in the order given."""
         ...
 
     def warm(self) -> None:
-        """Read what every search will need, before the first."""
+        """Load what every search needs."""
         ...
 
 
-def _there(rows: np.ndarray, scores: np.ndarray) -> Ranked:
-    """Without the places that nothing was left for."""
-    there = np.isfinite(scores)
-    return rows[there], scores[there]
+def _ranked(rows: np.ndarray, scores: np.ndarray) -> Ranked:
+    """Drop unused places: if fewer rows than asked for are allowed, the rest score -inf."""
+    used = np.isfinite(scores)
+    return rows[used], scores[used]
 
 
 class RowFinder:
-    """Finds rows of one store in this process; tokens that were read once stay in memory."""
+    """Finds rows of one store in this process, and keeps their tokens in memory."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class RowFinder:
         exact_segments: int = EXACT_SEGMENTS,
         rows: range | None = None,
     ) -> None:
-        """``hidden``: contents that are not to be found; ``rows``: neighbours to keep to, where not all."""
+        """``hidden``: contents to leave out; ``rows``: a range of rows, by default all."""
         self.store, self.head, self.device = store, head, device
         self.exact_segments, self._hidden = exact_segments, hidden
         self.rows, self._within = range(store.count()) if rows is None else rows, rows
         self._tokens: PreparedTokens | VideoBank | None = None
         self._visible: torch.Tensor | None = None
-        """Which rows are not hidden, once somebody asked."""
+        """Rows that are not hidden, computed when first needed."""
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
         if not self.rows:
@@ -98,21 +98,21 @@ class RowFinder:
             return TopRows([self._near(tokens[place : place + 1], count, where) for place in range(len(tokens))])
         scores, places = search(self.head, tokens, self._all(), count, allowed=self._allowed(where))
         rows = places.cpu().numpy() + self.rows.start
-        return TopRows([_there(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
+        return TopRows([_ranked(*found) for found in zip(rows, scores.cpu().numpy(), strict=True)])
 
     def _near(self, tokens: PreparedTokens, count: int, where: str | None) -> Ranked:
-        """The best of the segments that are nearest to one query by their pooled vectors."""
+        """The best of the segments whose pooled vectors are nearest to a query."""
         vector = pooled_vectors(tokens)[0].cpu().numpy()
         number = max(FILTERED_CANDIDATES if where is not None or self._hidden else CANDIDATES, 2 * count)
-        # In the order of rows, which equal scores keep.
+        # In the order of rows, which ties keep.
         candidates = np.sort(self.store.nearest(vector, number, where, within=self._within, hidden=self._hidden))
         if not len(candidates):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
         scores, places = search(self.head, tokens, self.tokens(candidates), count)
-        return _there(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
+        return _ranked(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
 
     def _allowed(self, where: str | None) -> torch.Tensor | None:
-        """Of each row, whether it fits a filter and its file is there; None: all."""
+        """A mask of the rows that pass a filter and are not hidden; None: all."""
         if where is not None:
             return self._fitting(where)
         if self._hidden and self._visible is None:
@@ -136,7 +136,7 @@ class RowFinder:
 
     @torch.no_grad()
     def _all(self) -> PreparedTokens | VideoBank:
-        """All rows, as what scores them fastest wants them: the fused kernels a bank, rounded as they are stored."""
+        """The tokens of all rows; for the fused kernels a bank in the precision they are stored in."""
         if self._tokens is None:
             stored, one = self.store.tokens(self.rows), stored_tokens(self.store.tokens(self.rows[:1]), self.device)
             if dispatch.choose(self.head.config, one, one, "auto") == "triton":

@@ -1,11 +1,13 @@
-"""One version of a library with the model that made it: encoded queries in, moments out.
+"""Search one version of a library with the model that made it.
 
-The walk of a query: `encode` → `search`: the best rows (`rows`) → moments (`moments`) → best frames → relevance.
+A query passes `View.encode` and `View.search`: best rows (`rows`) → `find_moments` → best frames → relevance.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -13,7 +15,6 @@ import torch
 
 from prota.library.records import EXACT_SEGMENTS, LibraryError
 from prota.library.search.hits import ExplainedFrame, Hit, MomentExplanation, Results
-from prota.library.search.moments import Moment, ScoredSegment, find_moments
 from prota.library.search.queries import Query, clean_query
 from prota.library.search.rows import Finder, Ranked, RowFinder
 from prota.library.storage.reader import Snapshot
@@ -22,30 +23,78 @@ from prota.model.prota import ProTA
 from prota.model.relevance import query_facts
 from prota.types import PreparedTokens
 
-__all__ = ["View"]
+__all__ = ["Moment", "View", "find_moments"]
 
-# Segments looked at for each moment asked for: half of them overlap another.
+# Segments ranked for each moment: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
-# A smaller k looks at as many segments as this one, so that its moments are the first of a larger k.
+# A smaller k ranks as many segments as this one, so that its moments are a prefix of those of a larger k.
 _LEAST_MOMENTS = 24
-# If they make too few moments, look at this many times more segments, while there are fewer than the limit.
+# If they make too few moments, rank this many times more segments, up to the limit.
 _DEEPER, _MOST_SEGMENTS = 8, 10_000
-# Some 25 MB of tokens at M = 12, D = 512.
+# About 25 MB of tokens at M = 12, D = 512.
 _ROWS_AT_ONCE = 1024
+# Overlapping segments join a moment if they score at least this share of its best one.
+_NEARLY = 0.9
 
 
-def _alone(place: int, real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One item of a batch, without its padding."""
-    return values[place : place + 1][:, real]
+@dataclass(frozen=True)
+class Moment:
+    """A segment with its score for a query, or such a segment widened by others of the same scene."""
+
+    row: int
+    """Of the (best) segment."""
+    video_id: str
+    start: float
+    end: float
+    score: float
+
+    def overlaps(self, other: Moment) -> bool:
+        return self.video_id == other.video_id and self.start < other.end and other.start < self.end
+
+
+def find_moments(segments: Sequence[Moment], k: int) -> list[Moment]:
+    """The k best moments of segments sorted by score; they do not overlap.
+
+    The best segment of a scene makes a moment. Segments that score at least nine tenths of it widen it, each
+    overlapping the one before. Weaker segments that overlap it are left out.
+    """
+    moments: list[Moment] = []
+    taken: dict[str, list[Moment]] = defaultdict(list)
+    for position, segment in enumerate(segments):
+        if len(moments) == k:
+            break
+        others = taken[segment.video_id]
+        if not any(map(segment.overlaps, others)):
+            moments.append(_widened(segment, segments[position + 1 :], others))
+            others.append(moments[-1])
+    return moments
+
+
+def _widened(best: Moment, others: Sequence[Moment], taken: Sequence[Moment]) -> Moment:
+    # Scores may be negative, where nine tenths would be a better score.
+    least = best.score - (1 - _NEARLY) * abs(best.score)
+    good = [
+        other
+        for other in others
+        if other.video_id == best.video_id and other.score >= least and not any(map(other.overlaps, taken))
+    ]
+    widened = best
+    for other in sorted(good, key=lambda segment: segment.start):
+        if widened.overlaps(other):
+            widened = replace(widened, end=max(widened.end, other.end))
+    for other in sorted(good, key=lambda segment: -segment.end):
+        if widened.overlaps(other):
+            widened = replace(widened, start=min(widened.start, other.start))
+    return widened
 
 
 class View:
-    """A pinned version of a library: later commits do not change what it finds."""
+    """A pinned version of a library: later commits do not change its results."""
 
     def __init__(
         self, snapshot: Snapshot, model: ProTA, finder: Finder | None = None, *, exact_segments: int = EXACT_SEGMENTS
     ) -> None:
-        """``finder``: by default one in this process, which scores all of up to ``exact_segments``."""
+        """``finder``: by default a `RowFinder` in this process, exact up to ``exact_segments``."""
         self.snapshot, self.model, self.device = snapshot, model, model.logit_scale.device
         self.finder = finder or RowFinder(
             snapshot, model.head, self.device, hidden=snapshot.hidden, exact_segments=exact_segments
@@ -53,7 +102,7 @@ class View:
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> list[Query]:
-        """Queries from texts, in one pass of the model; each is what it would be alone."""
+        """Encode texts in one pass of the model; each query is the same as if encoded alone."""
         words, encoder = [clean_query(text) for text in texts], self.model.text_encoder
         batch = encoder.tokenize(words)
         tokens = self.model.encode_text(batch).without_source()
@@ -63,8 +112,8 @@ class View:
             filled and len(encoder.tokenizer.pieces(text, 10_000)) > encoder.length
             for text, filled in zip(words, full, strict=True)
         ]
-        # Without the padding that longer neighbours brought.
-        alone = [tokens.map(partial(_alone, place, tokens.mask[place])) for place in range(len(words))]
+        # Without the padding to the longest text.
+        alone = [tokens[place : place + 1].map(partial(_unpadded, real)) for place, real in enumerate(tokens.mask)]
         return [Query(*parts) for parts in zip(words, alone, cut, strict=True)]
 
     def search(
@@ -72,35 +121,35 @@ class View:
     ) -> list[Results]:
         """The k best moments for each query; all queries are scored in one pass.
 
-        ``where``: a filter as SQL; ``exact``: score every segment, however many there are.
+        ``where``: an SQL filter; ``exact``: score all segments, even of a large library.
         """
         if k < 1:
-            raise LibraryError(f"k = {k} asks for nothing; allowed: 1 or more")
+            raise LibraryError(f"k must be at least 1, got {k}")
         count = max(k, _LEAST_MOMENTS) * _SEGMENTS_PER_MOMENT
         top = self.finder.find(PreparedTokens.cat([query.tokens for query in queries]), count, where, exact)
         results = []
         for query, first in zip(queries, top.ranked, strict=True):
             ranked, asked, coverage = first, count, top.coverage
             moments = self._moments(query, ranked, k)
-            # One long scene, or the clip that is the query itself, may have taken all the places.
+            # One long scene, or the query clip itself, may have filled the ranking.
             while len(moments) < k and len(ranked[0]) == asked < _MOST_SEGMENTS:
                 asked *= _DEEPER
                 deeper = self.finder.find(query.tokens, asked, where, exact)
                 ranked, coverage = deeper.ranked[0], deeper.coverage
                 moments = self._moments(query, ranked, k)
-            # If a filter left few, they are the library; if it left many, their number is not known.
+            # A short ranking holds all segments that pass the filter; of a full one their number is unknown.
             searched = len(ranked[0]) if len(ranked[0]) < asked else self.snapshot.count()
             cutoff = 0.0 if self.model.relevance is None else self.model.relevance.fit.cutoff
             results.append(Results(query, self._hits(query, moments, searched), cutoff, coverage))
         return results
 
     def _moments(self, query: Query, ranked: Ranked, k: int) -> list[Moment]:
-        """The k best moments of some segments, without missing files and the query itself."""
+        """The k best moments of ranked rows, without missing files and the query clip itself."""
         rows, scores = ranked
         table = self.snapshot.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
         columns = zip(rows, table["video_id"], table["start"], table["end"], scores, strict=True)
         segments = [
-            ScoredSegment(int(row), video_id, start, end, float(score))
+            Moment(int(row), video_id, start, end, float(score))
             for row, video_id, start, end, score in columns
             if video_id in self.snapshot.shown and not query.is_itself(video_id, start, end)
         ]
@@ -108,7 +157,7 @@ class View:
 
     @torch.inference_mode()
     def _hits(self, query: Query, moments: Sequence[Moment], searched: int) -> list[Hit]:
-        """Moments with videos, best frames and relevance; what they need is read at once for all."""
+        """Moments with videos, best frames and relevance, read and computed together."""
         if not moments:
             return []
         rows = [moment.row for moment in moments]
@@ -123,7 +172,7 @@ class View:
 
     @torch.inference_mode()
     def relevance(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:
-        """The relevance of these scores among so many segments; None if it cannot be known."""
+        """The relevance of scores among ``searched`` segments; None for clips and models without calibration."""
         relevance = self.model.relevance
         if relevance is None or query.like is not None or not scores:
             return [None] * len(scores)
@@ -137,14 +186,14 @@ class View:
 
     @torch.inference_mode()
     def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
-        """The scores of these segments, in the order given."""
+        """Score these segments, in the order given."""
         found: list[float] = []
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             found += self.model.score(query.tokens, self._stored(rows[start : start + _ROWS_AT_ONCE]))[0].tolist()
         return found
 
     def explain(self, query: Query, row: int) -> MomentExplanation:
-        """What the score of a segment for a text is made of."""
+        """Explain the score of a segment for a text."""
         found, (times,) = self.model.explain(query.tokens, self._stored([row])), self._times([row])
         words = found.by_word(self.model.text_encoder.words(query.text))
         frames = zip(times, found.video_contributions.tolist(), found.video_weight.tolist(), strict=True)
@@ -161,3 +210,7 @@ class View:
         """Seconds of the frames of each segment."""
         times = self.snapshot.segments(["times"], rows=rows)["times"].to_pylist()
         return [[float(value) for value in row if value is not None and not np.isnan(value)] for row in times]
+
+
+def _unpadded(real: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return values[:, real]

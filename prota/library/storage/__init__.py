@@ -1,1 +1,1 @@
-"""The files of a library: where they are, what is in them, and how they are read, written and kept small."""
+"""The storage of a library: location, schema, versions, reader and writer."""

@@ -1,12 +1,13 @@
 """The location of a library: a folder, or a prefix of an object store.
 
 A folder has a lock for its one writer, and its files are flushed to disk before they count. An object store has no
-locks and needs no flushing; a small file is replaced there only if it has not changed since it was read, so that of two
-writers that began at the same state one gets a `ConflictError`.
+locks and needs no flushing; a small file is replaced there only if it has not changed since it was read: of two
+concurrent writers one gets a `ConflictError`.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -23,22 +24,64 @@ from typing import TYPE_CHECKING, Any
 
 from prota.files import hold, write_atomically
 from prota.library.records import LibraryError
-from prota.library.storage.problems import ConflictError, RefusedError, UnreachableError, local_problem, remote_problem
 from prota.platform import sync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-__all__ = ["Bucket", "Folder", "Location", "Release", "SmallFile", "Where", "flush"]
+__all__ = ["Bucket", "ConflictError", "Folder", "Location", "RefusedError", "Release", "SmallFile", "UnreachableError"]
+__all__ += ["Where", "flush", "short"]
 
-# What is between the scheme and the rest is one slash where someone made a Path of an address.
+# A single slash after the scheme: the address was converted to a Path.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?:/)?(.*)", re.DOTALL)
 SCHEMES = ("s3", "gs", "az")
-# An answer may take a while, and a server may be away for a while.
+# Seconds for an answer and a connection, and how long requests are retried.
 TIMEOUT, CONNECT_TIMEOUT, RETRIES, RETRY_SECONDS = 60, 10, 7, 180
 LAST_VERSION = 2**64 - 1
-# Seconds before the n-th new try of what no client may repeat by itself, at most n times this.
+# Seconds before the n-th retry of a conditional write, which the client does not retry: n times this.
 PAUSE = 0.3
+
+
+class ConflictError(LibraryError):
+    """Another writer has committed since this one began; its commit stands."""
+
+    @classmethod
+    def at(cls, location: Location) -> ConflictError:
+        return cls(
+            f"{location} is being written by another process too: what both have committed is kept; "
+            "run this again when the other is done"
+        )
+
+
+class UnreachableError(LibraryError):
+    """An object store does not answer, or reports an error that may be temporary."""
+
+    @classmethod
+    def at(cls, location: Location, error: BaseException) -> UnreachableError:
+        return cls(f"cannot reach {location} ({short(error)}); check the URL, network and credentials")
+
+
+class RefusedError(LibraryError):
+    """An object store denies access."""
+
+    @classmethod
+    def at(cls, location: Location, error: BaseException) -> RefusedError:
+        return cls(f"{location} denies access ({short(error)}); check the credentials in the environment or profile")
+
+
+def short(error: BaseException) -> str:
+    """The message of Lance or the client without source locations, HTML and the queries of signed URLs."""
+    # The first paragraph of a client's error is followed by its causes.
+    text = " ".join(str(error).split("\n\nDebug source")[0].split())
+    text = re.sub(r",\s/\S+\.rs:\d+(:\d+)?", "", text)
+    text = re.sub(r":?\s*<(\?xml|html|!doctype|Error)\b.*", "", text, flags=re.IGNORECASE)
+    text = re.sub(r"(\w+://[^\s?]+)\?\S*", r"\1", text)
+    text = re.sub(
+        r"(Generic \w+ error: )*Error performing (\w+) (\S+) in .*? - (Server returned non-2xx status code: )?",
+        r"\2 \3: ",
+        text,
+    )
+    return text.replace("Invalid user input: ", "").replace("External error: ", "") or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -47,20 +90,20 @@ class SmallFile:
 
     text: str
     tag: dict[str, str] | None = None
-    """By which an object store knows this state of it again; None in a folder."""
+    """The entity tag or version on an object store; None in a folder."""
 
 
 Release = Callable[[], None]
-"""Gives up a lock."""
+"""Releases a lock."""
 
 
 class Location(ABC):
-    """Where the files of a library are; `str` gives the path or address as the user knows it."""
+    """Where the files of a library are; `str` gives the path or address as the user wrote it."""
 
     exclusive: bool
     """Whether a lock keeps other writers away."""
     options: dict[str, str] | None
-    """For Lance."""
+    """Storage options for Lance."""
 
     @staticmethod
     def of(where: Where) -> Location:
@@ -73,33 +116,29 @@ class Location(ABC):
         scheme, rest = address[1].lower(), address[2].strip("/")
         if scheme not in SCHEMES:
             known = ", ".join(f"{name}://" for name in SCHEMES)
-            raise LibraryError(f"a library cannot lie at {scheme}://…: give a folder, or an address with {known}")
+            raise LibraryError(f"{scheme}:// is not supported: give a folder, or an address with {known}")
         if not rest or any(sign in rest for sign in "@?#"):
             raise LibraryError(
-                f"{scheme}://… is not the address of a library: write {scheme}://bucket/prefix and nothing else; "
-                "keys belong in the environment or a profile"
+                f"invalid {scheme}:// address: write {scheme}://bucket/prefix, with the credentials in the environment "
+                "or a profile"
             )
         return Bucket(f"{scheme}://{rest}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # For workers elsewhere, whose connections are their own.
+        # Other processes open their own connections.
         return Location.of, (str(self),)
-
-    def file(self, name: str) -> str:
-        """The path or address of a file of the library."""
-        return f"{self}/{name}"
 
     def dataset(self, name: str) -> str:
         """The path or address of a Lance dataset."""
-        return self.file(f"{name}.lance")
+        return f"{self}/{name}.lance"
 
-    @abstractmethod
     def absolute(self) -> Location:
         """The same location, independent of the working directory."""
+        return self
 
-    @abstractmethod
     def same(self, other: Location) -> bool:
-        """Whether both names lead to the same location."""
+        """Whether both are the same location."""
+        return str(self) == str(other)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -119,19 +158,17 @@ class Location(ABC):
 
     @abstractmethod
     def problem(self, error: Exception) -> Exception:
-        """The error to raise for an error of Lance: the same one if it is clear enough."""
+        """The error to raise for an error of Lance; the same one if it needs no translation."""
 
-    @abstractmethod
     def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
-        """Take the writer's lock, waiting up to `wait` seconds; KeyboardInterrupt if `should_stop` says so first."""
+        """Take the writer's lock, waiting up to `wait` seconds; KeyboardInterrupt if `should_stop` returns True."""
+        return lambda: None
 
-    @abstractmethod
-    def settle(self) -> None:
-        """Flush all files of the datasets to disk."""
+    def settle(self) -> None:  # noqa: B027
+        """Flush all files of the datasets; an object store does so by itself."""
 
-    @abstractmethod
-    def discard(self, name: str, after: int | None = None) -> None:
-        """After a power cut: delete the versions of a dataset after one, or those that are empty files."""
+    def discard(self, name: str, after: int | None = None) -> None:  # noqa: B027
+        """In a folder, delete the versions of a dataset after this one, or those that a power cut left empty."""
 
     @abstractmethod
     def size(self) -> int:
@@ -175,7 +212,9 @@ class Folder(Location):
         return SmallFile(text)
 
     def problem(self, error: Exception) -> Exception:
-        return local_problem(self, error)
+        if os.strerror(errno.ENOSPC) in str(error):
+            return LibraryError(f"no space left at {self}: free some and run the same command again")
+        return error
 
     def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
         """The lock file names the process that holds the lock."""
@@ -191,16 +230,16 @@ class Folder(Location):
                     time.sleep(0.05)
                     continue
                 who = path.read_text(encoding="utf-8").strip() or "another process"
-                raise LibraryError(f"{self} is being written by {who}: try again when it is done, or end it") from error
+                raise LibraryError(f"{self} is locked by {who}: retry when it is done, or stop it") from error
             except OSError as error:
-                raise LibraryError(f"{self} cannot be written ({error.strerror}): see to its permissions") from error
+                raise LibraryError(f"cannot write to {self} ({error.strerror}); check its permissions") from error
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {socket.gethostname()} since {datetime.now():%Y-%m-%d %H:%M:%S}\n")
             lock.flush()
             return lock.close
 
     def settle(self) -> None:
-        """Lance itself does not flush."""
+        """Flush the files written since the last call: Lance does not flush."""
         roots = (self.dataset("videos"), self.dataset("segments"))
         files = {os.path.join(parent, name) for root in roots for parent, _, names in os.walk(root) for name in names}
         fresh = files - self._settled
@@ -210,39 +249,37 @@ class Folder(Location):
 
     def discard(self, name: str, after: int | None = None) -> None:
         for path in Path(self.dataset(name)).glob("_versions/*.manifest"):
-            # Lance counts down in names, so that the newest version comes first.
+            # Manifest names count down, so that the newest version sorts first.
             version = LAST_VERSION - int(path.stem)
             if version > after if after is not None else not path.stat().st_size:
                 path.unlink()
 
     def size(self) -> int:
-        return sum(_size(os.path.join(parent, name)) for parent, _, names in os.walk(self.path) for name in names)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        # A writer cleans up while this one counts.
-        return 0
+        total = 0
+        for parent, _, names in os.walk(self.path):
+            for name in names:
+                # A concurrent writer may delete files.
+                with suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(parent, name)).st_size
+        return total
 
 
 def flush(paths: Iterable[str]) -> None:
     """Flush files and folders to disk."""
     for path in paths:
-        # Lance gives a file its name when it is whole: what a worker still writes goes by another until then.
+        # Lance writes a file under a temporary name, and renames it when it is complete.
         with suppress(FileNotFoundError):
             sync(path)
 
 
 class Bucket(Location):
-    """A prefix of an object store. Keys come from the environment or a profile, and go nowhere else."""
+    """A prefix of an object store. Credentials come from the environment or a profile, and are never stored."""
 
     exclusive = False
 
     def __init__(self, address: str) -> None:
         if find_spec("obstore") is None:
-            raise LibraryError(f"{address} is on object storage, which needs obstore: pip install obstore boto3")
+            raise LibraryError(f"{address} is on object storage, which requires obstore: pip install obstore boto3")
         self.address = address
         self.options = {
             "timeout": f"{TIMEOUT}s",
@@ -255,26 +292,20 @@ class Bucket(Location):
     def __str__(self) -> str:
         return self.address
 
-    def absolute(self) -> Bucket:
-        return self
-
-    def same(self, other: Location) -> bool:
-        return str(self) == str(other)
-
     def prepare(self) -> None:
-        """Prefixes need not exist, buckets must."""
+        """A prefix need not exist, its bucket must."""
         try:
             next(self._listed(), None)
         except (FileNotFoundError, UnreachableError) as error:
             if isinstance(error, UnreachableError) and "404" not in str(error):
                 raise
-            raise LibraryError(f"{self}: there is no such bucket: make it first, or give another") from None
+            raise LibraryError(f"{self}: bucket not found; create it, or give another") from None
 
     @cached_property
     def _client(self) -> ObjectStore:
         from obstore.store import from_url
 
-        # No options of the connection, such as time limits: given here, they would replace all of the environment's.
+        # No connection options such as timeouts: they would replace those of the environment.
         given: dict[str, Any] = {
             "retry_config": {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         }
@@ -284,13 +315,13 @@ class Bucket(Location):
             return from_url(self.address, **given)
 
     def _keys(self) -> Any:
-        """A provider for keys that are not in the environment, such as a profile's; Lance finds those by itself."""
+        """A provider for credentials of a profile; None where they are in the environment or there are none."""
         if not self.address.startswith("s3://") or "AWS_ACCESS_KEY_ID" in os.environ:
             return None
         profile = os.environ.get("AWS_PROFILE")
         if find_spec("boto3") is None:
             if profile is not None:
-                raise LibraryError(f"the profile {profile} needs boto3 to be read: pip install boto3")
+                raise LibraryError(f"the profile {profile} requires boto3: pip install boto3")
             return None
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -299,8 +330,8 @@ class Bucket(Location):
             return Boto3CredentialProvider()
         except (BotoCoreError, ValueError) as error:
             if profile is not None:
-                raise LibraryError(f"the profile {profile} gives no keys ({error}): see to AWS_PROFILE") from error
-            # Nothing there; what the machine itself may have is the client's to find.
+                raise LibraryError(f"the profile {profile} has no credentials ({error}); check AWS_PROFILE") from error
+            # The client looks for the machine's own.
             return None
 
     @contextmanager
@@ -335,7 +366,7 @@ class Bucket(Location):
             return SmallFile(bytes(found.bytes()).decode("utf-8"), _tag(found.meta))
 
     def write(self, name: str, text: str, before: SmallFile | None) -> SmallFile:
-        """The client does not retry conditional requests; whether a lost answer was a success, the file tells."""
+        """Retried here, because the client does not retry conditional writes; reading shows which one succeeded."""
         import obstore
 
         mode: Any = "create" if before is None else before.tag
@@ -348,7 +379,9 @@ class Bucket(Location):
                     return SmallFile(text, _tag(put))
             except UnreachableError as error:
                 problem = error
-            now = self._now(name)
+            now = None
+            with suppress(FileNotFoundError):
+                now = self.read(name)
             if now is not None and now.text == text:
                 return now
             if (now and now.text) != (before and before.text):
@@ -356,23 +389,14 @@ class Bucket(Location):
         assert problem is not None
         raise problem
 
-    def _now(self, name: str) -> SmallFile | None:
-        try:
-            return self.read(name)
-        except FileNotFoundError:
-            return None
-
     def problem(self, error: Exception) -> Exception:
-        return remote_problem(self, error)
-
-    def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
-        return lambda: None
-
-    def settle(self) -> None:
-        """What an object store has acknowledged is durable."""
-
-    def discard(self, name: str, after: int | None = None) -> None:
-        """Nothing is half written on an object store."""
+        if isinstance(error, LibraryError) or "not found" in str(error).lower():
+            return error
+        if re.search(r"concurrent|conflict", str(error), re.IGNORECASE):
+            return ConflictError.at(self)
+        if re.search(r"\b(401|403)\b", short(error)):
+            return RefusedError.at(self, error)
+        return UnreachableError.at(self, error)
 
     def size(self) -> int:
         return sum(self._listed())
@@ -386,6 +410,5 @@ class Bucket(Location):
                 yield from (found["size"] for found in batch)
 
 
-def _tag(said: Mapping[str, Any]) -> dict[str, str]:
-    # Some stores go by the one, some by the other.
-    return {name: said[name] for name in ("e_tag", "version") if said[name] is not None}
+def _tag(meta: Mapping[str, Any]) -> dict[str, str]:
+    return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}

@@ -1,4 +1,4 @@
-"""Reading a library: one version of its videos and segments."""
+"""Read one version of a library: its videos and segments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import serialize_row_addrs
 
-from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
-from prota.library.storage.location import Location, Where
-from prota.library.storage.problems import short
+from prota.library.records import Floats, LibraryError, ModelStamp, SegmentTokens, VideoRecord
+from prota.library.storage.location import Location, Where, short
 from prota.library.storage.schema import (
     FILTERABLE,
     OF_FILE,
@@ -26,52 +25,36 @@ from prota.library.storage.schema import (
     Catalogue,
     block,
     filter_table,
+    number_columns,
     one_of,
     segment_schema,
     video_records,
 )
 from prota.library.storage.versions import Head, model_stamp, open_at_head, read_library
 
-__all__ = ["Rows", "SegmentTokens", "Snapshot"]
+__all__ = ["Rows", "Snapshot"]
 
 DESCRIBING = tuple(name for name in FILTERABLE if name not in OF_FILE)
 
 Rows = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]]
-# `kind` in a filter is computed from the duration. Lance accepts CASE only as a function's argument.
+# Filters on `kind` use the duration. Lance accepts CASE only as a function's argument.
 KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
-# The words of an SQL condition, without quoted text.
+# Quoted text and words of an SQL condition.
 QUOTED_OR_WORD = re.compile(r"'(?:[^']|'')*'|\b[a-z_]+\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class SegmentTokens:
-    """The tokens of some segments; read-only where nothing was copied."""
-
-    direction: Floats
-    """[S, M, D] fp16."""
-    spread: Floats | None
-    """[S, M, D] fp16."""
-    weight: Floats
-    """[S, M] fp32."""
-    mask: Bools
-    """[S, M]."""
-
-    def __len__(self) -> int:
-        return len(self.direction)
-
-
 class Snapshot:
-    """A version of a library, which later commits do not change."""
+    """A pinned version of a library."""
 
     def __init__(self, location: Location, stamp: ModelStamp, at: Head | None = None) -> None:
-        """The present version, or an earlier one that still exists."""
+        """The current version, or an earlier one that still exists."""
         self.location, self.stamp = location, stamp
         self.head, self._videos, self._segments = open_at_head(location, at)
         self._kept_by = lru_cache(maxsize=32)(self._find_kept)
 
     @classmethod
     def open(cls, where: Where) -> Snapshot:
-        """The present version of an existing library."""
+        """The current version of an existing library."""
         location = Location.of(where)
         return cls(location, model_stamp(location, read_library(location)))
 
@@ -82,25 +65,25 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """Grows with each commit; within one, rows keep their numbers."""
+        """Increases with each commit; within a version, rows keep their numbers."""
         return self.head.version
 
     @property
     def columns(self) -> list[str]:
-        """Of the segments."""
+        """The columns of the segments."""
         return list(segment_schema(self.stamp).names)
 
     @property
     def partitions(self) -> int:
-        """Of the vector index; 0 without one."""
+        """The partitions of the vector index; 0 without one."""
         return self.head.partitions
 
     def check_model(self, stamp: ModelStamp) -> None:
-        """LibraryError unless this model made the library: tokens of two models cannot be compared."""
+        """LibraryError unless this model made the library."""
         if replace(stamp, name="") != replace(self.stamp, name=""):
             remedy = f"open with --model {self.stamp.name}, or index into another folder"
             if stamp.name == self.stamp.name:
-                remedy = "it has changed since, so index into another folder, or go back to the version that made this"
+                remedy = "the model has changed: index into another folder, or restore its earlier version"
             raise LibraryError(
                 f"{self.location} was made with model {self.stamp.name} (fingerprint {self.stamp.fingerprint[:12]}); "
                 f"you gave {stamp.name} (fingerprint {stamp.fingerprint[:12]}): {remedy}"
@@ -108,27 +91,27 @@ class Snapshot:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """All records; not to be changed."""
+        """All records; read-only."""
         with self._reading():
             return Catalogue(video_records(self._videos.to_table()))
 
     def videos(self) -> list[VideoRecord]:
-        """All records, by path."""
+        """All records, sorted by path."""
         records = self.catalogue.records
         return [records[path] for path in sorted(records)]
 
     @cached_property
     def shown(self) -> dict[str, VideoRecord]:
-        """The videos that can be found, by content; of several copies the first whose file exists."""
+        """The videos that a search can return, by content; of several copies the first whose file exists."""
         return {owner.video_id: owner for owner in self.catalogue.owners() if owner.state == "indexed"}
 
     @cached_property
     def hidden(self) -> frozenset[str]:
-        """Contents of which no file exists any more: they must not be found."""
+        """Contents without an existing file, which a search must not return."""
         return frozenset(owner.video_id for owner in self.catalogue.owners() if owner.state == "gone")
 
     def count(self) -> int:
-        """How many segments there are; their rows are 0 to count - 1."""
+        """The number of segments; their rows are 0 to count - 1."""
         return int(self._segments.count_rows())
 
     def segments(
@@ -140,10 +123,10 @@ class Snapshot:
         within: range | None = None,
         hidden: Collection[str] = (),
     ) -> pa.Table:
-        """Columns of all segments, of those that fit an SQL filter, or of some rows in the order given; and `row`.
+        """Columns of all segments, of those that pass an SQL filter, or of some rows in the order given; and `row`.
 
-        `within`: neighbouring rows that a filter keeps to; `hidden`: contents that it leaves out. Without `columns`,
-        those that tell what a segment is: video_id, index, start, end, and properties of its video.
+        `within`: limits a filter to a range of rows; `hidden`: contents to leave out. `columns` default to video_id,
+        index, start, end and the properties of the video.
         """
         names = [name for name in (DESCRIBING if columns is None else columns) if name != "row"]
         if unknown := set(names) - set(self.columns):
@@ -160,35 +143,32 @@ class Snapshot:
         return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
 
     def tokens(self, rows: Rows | None = None) -> SegmentTokens:
-        """The tokens of these rows in the order given, or of all. A range of neighbours is read in one go."""
-        M, D = self.stamp.frames, self.stamp.width
-        shapes = {"direction": (M, D), "spread": (M, D), "weight": (M,), "mask": (M,)}
-        if not self.stamp.spread:
-            del shapes["spread"]
+        """The tokens of these rows in the order given, or of all."""
+        numbers = number_columns(self.stamp)
+        columns = {name: numbers[name] for name in ("direction", "spread", "weight", "mask") if name in numbers}
         within = range(self.count()) if rows is None else rows
         if not isinstance(within, range) or within.step != 1:
-            table = self._take(list(shapes), within)
-            arrays = {name: block(table, name, *shape) for name, shape in shapes.items()}
+            table = self._take(list(columns), within)
+            arrays = {name: block(table, name, *shape) for name, (_, shape) in columns.items()}
         else:
-            kinds = {"direction": np.float16, "spread": np.float16, "weight": np.float32, "mask": np.uint8}
-            arrays = {name: np.empty((len(within), *shape), kinds[name]) for name, shape in shapes.items()}
+            arrays = {name: np.empty((len(within), *shape), dtype) for name, (dtype, shape) in columns.items()}
             filled = 0
-            # Batch by batch into their place: all at once would need the memory twice.
-            for batch in self.batches(list(shapes), within=within):
-                for name, shape in shapes.items():
+            # In batches: a table of all rows would take the memory twice.
+            for batch in self.batches(list(columns), within=within):
+                for name, (_, shape) in columns.items():
                     arrays[name][filled : filled + batch.num_rows] = block(batch, name, *shape)
                 filled += batch.num_rows
         mask = arrays["mask"].view(np.bool_)
         return SegmentTokens(arrays["direction"], arrays.get("spread"), arrays["weight"], mask)
 
     def thumbnails(self, rows: Rows) -> list[bytes]:
-        """The small pictures of these rows, as JPEG files."""
+        """The thumbnails of these rows, as JPEG files."""
         return list(self._take(["thumbnail"], rows).column("thumbnail").to_pylist())
 
     def batches(
         self, columns: Sequence[str], of: Collection[str] | None = None, within: range | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """All segments, those of some contents or neighbours, in the order of their rows, some at a time."""
+        """Batches of all segments, of some contents, or of a range of rows, in the order of rows."""
         some: dict[str, Any] = {} if of is None else {"filter": one_of("video_id", of)}
         if within is not None:
             some |= {"offset": within.start, "limit": len(within)}
@@ -201,32 +181,27 @@ class Snapshot:
         count: int,
         where: str | None = None,
         *,
-        probes: int | None = None,
         within: range | None = None,
         hidden: Collection[str] = (),
     ) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The rows whose pooled vectors are nearest to this one [D], best first.
 
-        Where there is an index, `probes` of its partitions are searched, by default a quarter; all under a filter, as
-        what a filter leaves may lie in any. What came after the index was built is always searched. `within`:
-        neighbouring rows to keep to; `hidden`: contents to leave out.
+        With an index, a quarter of its partitions is searched or more, and all of them under a filter; rows that are
+        newer than the index are always searched. `within`: a range of rows; `hidden`: contents to leave out.
         """
         query = {"column": "pooled", "q": np.asarray(vector, np.float32), "k": count, "metric": "cosine"}
         if self.partitions:
             rows = self.count() if within is None else len(within)
-            some = min(probes or self._probes(count, rows), self.partitions)
-            query["nprobes"] = self.partitions if where or hidden else some
+            # Twice the partitions that would hold so many segments if all had the same size.
+            some = max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
+            query["nprobes"] = self.partitions if where or hidden else min(some, self.partitions)
         with self._reading(where):
             limits = self._limits(where, within, hidden) | {"prefilter": True, "with_row_id": True}
             table = self._segments.scanner(columns=["_distance"], nearest=query, **limits).to_table()
         return self._numbers(table.column("_rowid"))
 
-    def _probes(self, count: int, rows: int) -> int:
-        # Twice the partitions that would hold that many segments if all were of one size, and at least a quarter.
-        return max(math.ceil(self.partitions / 4), math.ceil(2 * count * self.partitions / max(rows, 1)))
-
     def _limits(self, where: str | None, within: range | None, hidden: Collection[str]) -> dict[str, Any]:
-        """Options of a scan that keeps to a filter and to neighbouring rows, and leaves out some contents."""
+        """Options of a scan limited by a filter, a range of rows and hidden contents."""
         limits: dict[str, Any] = {}
         parts = []
         if where is not None and not _words(where).isdisjoint(OF_FILE):
@@ -241,9 +216,9 @@ class Snapshot:
         return limits | ({"filter": " AND ".join(parts)} if parts else {})
 
     def _find_kept(self, where: str) -> bytes:
-        """The rows that a filter on properties of files keeps, as Lance wants them.
+        """The rows that pass a filter on properties of files, as a row mask for Lance.
 
-        Segments have no such properties, and a list of many contents in SQL is slow: 50,000 take Lance half a second.
+        Segments lack these properties, and SQL lists of contents are slow: 50,000 take Lance half a second.
         """
         owners, owner_of_row = self._files
         if _words(where).isdisjoint(OF_SEGMENT):
@@ -252,7 +227,7 @@ class Snapshot:
             table = owners.take(owner_of_row).append_column("place", pa.array(np.arange(self.count())))
             for name, column in zip(OF_SEGMENT, self._segments.to_table(columns=list(OF_SEGMENT)).columns, strict=True):
                 table = table.append_column(name, column)
-        # Only Lance knows its SQL, and filters what it has written: this is in memory.
+        # Lance evaluates its SQL only on datasets; this one is in memory.
         asked = lance.write_dataset(table, "memory://")
         rows = asked.to_table(columns=["place"], filter=_with_kind(where)).column("place").to_numpy()
         if _words(where).isdisjoint(OF_SEGMENT):
@@ -261,7 +236,7 @@ class Snapshot:
 
     @cached_property
     def _files(self) -> tuple[pa.Table, pa.ChunkedArray]:
-        """What a filter can ask of the video that each content is shown as, and the place of its video for each row."""
+        """A row of `filter_table` for each content, and which of them each segment belongs to."""
         owners = filter_table(self.catalogue.owners())
         contents = self._segments.to_table(columns=["video_id"]).column("video_id")
         return owners, pc.index_in(contents, value_set=owners.column("video_id").combine_chunks())
@@ -274,19 +249,19 @@ class Snapshot:
             return self._segments.take(pa.array(numbers), columns=columns)
 
     def _numbers(self, addresses: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Rows by what Lance calls them."""
+        """Convert Lance's row addresses to row numbers."""
         numbers: np.ndarray[Any, np.dtype[np.int64]] = np.searchsorted(self._addresses, addresses.to_numpy())
         return numbers
 
     @cached_property
     def _addresses(self) -> Any:
-        """What Lance calls the rows, in their order."""
+        """Lance's row addresses, in the order of rows."""
         with self._reading():
             return self._segments.to_table(columns=[], with_row_id=True).column("_rowid").to_numpy()
 
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[None]:
-        """Translate errors of Lance: an invalid filter, or files that are missing."""
+        """Translate errors of Lance: an invalid filter, or missing files."""
         try:
             yield
         except (ValueError, OSError) as error:
@@ -296,20 +271,20 @@ class Snapshot:
                 if (problem := self.location.problem(error)) is not error:
                     raise problem from error
                 raise LibraryError(
-                    f"{self.location} cannot be read ({short(error)}): open it again if it was compacted meanwhile; "
-                    f"otherwise it is damaged, see `prota library verify --library {self.location}`"
+                    f"cannot read {self.location} ({short(error)}): open it again if it was compacted meanwhile; "
+                    f"otherwise it is corrupt, see `prota library verify --library {self.location}`"
                 ) from error
             raise LibraryError(
                 f"cannot filter by {where!r} ({short(error)}): "
-                f"write an SQL condition over kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
+                f"use an SQL condition on kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
             ) from error
 
 
 def _words(where: str) -> set[str]:
-    """The names in an SQL condition; quoted text is none."""
+    """The unquoted words of an SQL condition."""
     return {found.lower() for found in QUOTED_OR_WORD.findall(where)}
 
 
 def _with_kind(where: str) -> str:
-    """An SQL condition with `kind` replaced by what computes it."""
+    """Replace `kind` in an SQL condition by its definition."""
     return QUOTED_OR_WORD.sub(lambda found: KIND if found[0].lower() == "kind" else found[0], where)

@@ -1,10 +1,11 @@
-"""The two tables of a library in Arrow, and the conversion between rows and records."""
+"""The Arrow schemas of the two tables of a library, conversion between rows and records, and planned changes."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,35 +13,19 @@ import pyarrow as pa
 
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
 
-__all__ = [
-    "FILTERABLE",
-    "OF_CONTENT",
-    "OF_FILE",
-    "OF_SEGMENT",
-    "VIDEO_SCHEMA",
-    "Catalogue",
-    "Change",
-    "as_stored",
-    "block",
-    "filter_table",
-    "one_of",
-    "original",
-    "segment_rows",
-    "segment_schema",
-    "stored",
-    "video_records",
-    "video_table",
-]
+__all__ = ["FILTERABLE", "OF_CONTENT", "OF_FILE", "OF_SEGMENT", "VIDEO_SCHEMA", "Catalogue", "as_stored", "block"]
+__all__ += ["filter_table", "number_columns", "one_of", "original", "segment_rows", "segment_schema", "stored"]
+__all__ += ["video_records", "video_table"]
 
 OF_SEGMENT = ("index", "start", "end")
 OF_CONTENT = ("duration", "width", "height", "fps", "codec")
-"""Properties that follow from a video's content: its segments repeat them, so that filters on them are fast."""
+"""Properties of a video's content: its segments repeat them, so that filters on them are fast."""
 OF_FILE = ("path", "modified")
 """Properties of a file, which change when it is moved or copied: only its record has them."""
 FILTERABLE = ("video_id", *OF_SEGMENT, *OF_CONTENT, *OF_FILE)
 
-# File names may hold bytes that are not UTF-8; Python shows them as lone surrogates, which Arrow cannot store. They are
-# kept as characters at the end of the last private plane, which no file name uses.
+# File names may contain bytes that are not UTF-8. Python maps them to lone surrogates, which Arrow cannot store; they
+# are stored as characters at the end of the last private plane.
 TO_STORED = {0xDC80 + byte: 0x10FF00 + byte for byte in range(0x80)}
 TO_ORIGINAL = {value: key for key, value in TO_STORED.items()}
 
@@ -63,46 +48,49 @@ VIDEO_SCHEMA = pa.schema(
 )
 
 
+def number_columns(stamp: ModelStamp) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
+    """The types and the shapes per row of the numbers in a segment; `SegmentBatch` has fields of these names."""
+    M, D = stamp.frames, stamp.width
+    return {
+        "start": (np.float32, ()),
+        "end": (np.float32, ()),
+        "times": (np.float32, (M,)),
+        "direction": (np.float16, (M, D)),
+        **({"spread": (np.float16, (M, D))} if stamp.spread else {}),
+        "weight": (np.float32, (M,)),
+        "mask": (np.uint8, (M,)),
+        "pooled": (np.float32, (D,)),
+    }
+
+
 def segment_schema(stamp: ModelStamp) -> pa.Schema:
-    """The columns of segments of one model; fixed lengths, so that a column of many rows is one block of numbers."""
-    tokens = pa.list_(pa.float16(), stamp.frames * stamp.width)
-    return pa.schema(
-        [
-            ("video_id", pa.string()),
-            ("index", pa.int32()),
-            ("start", pa.float32()),
-            ("end", pa.float32()),
-            ("times", pa.list_(pa.float32(), stamp.frames)),
-            ("direction", tokens),
-            *([("spread", tokens)] if stamp.spread else []),
-            ("weight", pa.list_(pa.float32(), stamp.frames)),
-            ("mask", pa.list_(pa.uint8(), stamp.frames)),
-            ("pooled", pa.list_(pa.float32(), stamp.width)),
-            ("thumbnail", pa.binary()),
-            *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT),
-        ]
-    )
+    """The columns of a model's segments; lists have fixed lengths, so that a column is one block of numbers."""
+    columns = [pa.field("video_id", pa.string()), pa.field("index", pa.int32())]
+    for name, (dtype, shape) in number_columns(stamp).items():
+        kind = pa.from_numpy_dtype(dtype)
+        columns.append(pa.field(name, pa.list_(kind, math.prod(shape)) if shape else kind))
+    return pa.schema([*columns, pa.field("thumbnail", pa.binary()), *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT)])
 
 
 def stored(text: str) -> str:
-    """Text as Arrow can store it."""
-    # Other surrogates come from no file name: they are stored as escapes.
+    """Convert text to what Arrow can store."""
+    # Surrogates that are no bytes of a file name are escaped.
     return text.translate(TO_STORED).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def original(text: str) -> str:
-    """Text as it was before `stored`."""
+    """Undo `stored`."""
     return text.translate(TO_ORIGINAL)
 
 
 def one_of(column: str, values: Iterable[str]) -> str:
-    """An SQL condition: the column holds one of these texts."""
+    """An SQL condition: the column equals one of these texts."""
     quoted = ", ".join("'" + stored(value).replace("'", "''") + "'" for value in sorted(values))
     return f"{column} IN ({quoted})"
 
 
 def video_table(videos: Sequence[VideoRecord]) -> pa.Table:
-    """Records as rows."""
+    """Convert records to rows."""
     rows: dict[str, list[Any]] = {name: [getattr(video, name) for video in videos] for name in VIDEO_SCHEMA.names}
     rows["metadata"] = [json.dumps(metadata, sort_keys=True) for metadata in rows["metadata"]]
     for name in VIDEO_SCHEMA.names:
@@ -112,22 +100,14 @@ def video_table(videos: Sequence[VideoRecord]) -> pa.Table:
 
 
 def video_records(table: pa.Table) -> Iterator[VideoRecord]:
-    """Rows as records."""
+    """Convert rows to records."""
     for values in table.to_pylist():
-        row: dict[str, Any] = {
-            name: original(value) if isinstance(value, str) else value for name, value in values.items()
-        }
-        row["metadata"] = json.loads(row["metadata"])
-        yield VideoRecord(**{field.name: row[field.name] for field in fields(VideoRecord)})
-
-
-def fixed_lists(values: Any, dtype: type[np.generic], length: int) -> pa.Array:
-    flat = np.ascontiguousarray(values, dtype=dtype).reshape(-1)
-    return pa.FixedSizeListArray.from_arrays(pa.array(flat), length)
+        row = {name: original(value) if isinstance(value, str) else value for name, value in values.items()}
+        yield VideoRecord(**row | {"metadata": json.loads(row["metadata"])})
 
 
 def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
-    """A column of fixed lists as one array, not copied where Lance gave it in one piece."""
+    """A column of fixed-size lists as one array, without a copy if it is one chunk."""
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -135,41 +115,27 @@ def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
 
 
 def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> pa.RecordBatch:
-    """The segments of a video as rows; ValueError if they do not fit the model."""
-    count, M, D = len(batch), stamp.frames, stamp.width
-    shapes: dict[str, tuple[int, ...]] = {"start": (), "end": (), "times": (M,), "direction": (M, D)}
-    shapes |= {"spread": (M, D)} if stamp.spread else {}
-    shapes |= {"weight": (M,), "mask": (M,), "pooled": (D,)}
+    """Convert the segments of a video to rows; ValueError if they do not fit the model."""
+    count, schema = len(batch), segment_schema(stamp)
     if (batch.spread is not None) != stamp.spread or len(batch.thumbnails) != count:
-        raise ValueError(f"segments of {batch.video_id} lack spreads or thumbnails, or have too many")
-    for name, shape in shapes.items():
-        if (given := getattr(batch, name).shape) != (count, *shape):
-            raise ValueError(f"segments of {batch.video_id}: {name} is {given}, not {(count, *shape)}")
+        raise ValueError(f"segments of {batch.video_id} have missing or unexpected spreads or thumbnails")
     columns = {
-        "video_id": pa.array([batch.video_id] * count, pa.string()),
-        "index": pa.array(np.arange(batch.first, batch.first + count, dtype=np.int32)),
-        "start": pa.array(np.asarray(batch.start, dtype=np.float32)),
-        "end": pa.array(np.asarray(batch.end, dtype=np.float32)),
-        "times": fixed_lists(batch.times, np.float32, M),
-        "direction": fixed_lists(batch.direction, np.float16, M * D),
-        "weight": fixed_lists(batch.weight, np.float32, M),
-        "mask": fixed_lists(batch.mask, np.uint8, M),
-        "pooled": fixed_lists(batch.pooled, np.float32, D),
-        "thumbnail": pa.array(batch.thumbnails, pa.binary()),
+        name: pa.array([as_stored(getattr(video, name))] * count, schema.field(name).type) for name in OF_CONTENT
     }
-    if stamp.spread:
-        columns["spread"] = fixed_lists(batch.spread, np.float16, M * D)
-    schema = segment_schema(stamp)
-    for name in OF_CONTENT:
-        columns[name] = pa.array([as_stored(getattr(video, name))] * count, schema.field(name).type)
+    columns["video_id"] = pa.array([batch.video_id] * count, pa.string())
+    columns["index"] = pa.array(np.arange(batch.first, batch.first + count, dtype=np.int32))
+    columns["thumbnail"] = pa.array(batch.thumbnails, pa.binary())
+    for name, (dtype, shape) in number_columns(stamp).items():
+        given = getattr(batch, name)
+        if given.shape != (count, *shape):
+            raise ValueError(f"segments of {batch.video_id}: {name} must be {(count, *shape)}, got {given.shape}")
+        flat = pa.array(np.ascontiguousarray(given, dtype=dtype).reshape(-1))
+        columns[name] = pa.FixedSizeListArray.from_arrays(flat, math.prod(shape)) if shape else flat
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def filter_table(videos: Iterable[VideoRecord]) -> pa.Table:
-    """What a filter can ask of videos.
-
-    ``modified`` is a time here, which compares with dates, unlike the nanoseconds of a record.
-    """
+    """The columns of videos that filters may use; ``modified`` is a timestamp, which compares with dates."""
     names = ("video_id", *OF_CONTENT, *OF_FILE)
     owners = list(videos)
     columns = {name: [as_stored(getattr(video, name)) for video in owners] for name in names}
@@ -184,7 +150,7 @@ def as_stored(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit does to the two tables."""
+    """The effect of a commit on the two tables."""
 
     paths: set[str]
     """Rows of videos to delete."""
@@ -192,12 +158,10 @@ class Change:
     """Rows of videos to add."""
     dropped: set[str]
     """Contents whose segments are deleted."""
-    owners: dict[str, VideoRecord]
-    """The videos whose segments are added, by content."""
 
 
 class Catalogue:
-    """All records by path and by content. Copies of a file have their own records and share its segments."""
+    """All records by path and by content. Copies of a file have their own records and share segments."""
 
     def __init__(self, records: Iterable[VideoRecord]) -> None:
         self.records: dict[str, VideoRecord] = {}
@@ -205,7 +169,7 @@ class Catalogue:
         self.replace(records, ())
 
     def replace(self, videos: Iterable[VideoRecord], remove: Iterable[str]) -> None:
-        """Take records out by path, and put others in, in the place of those with the same path."""
+        """Remove records by path, then add others or replace those with the same path."""
         for path in remove:
             video_id = self.records.pop(path).video_id
             if others := tuple(other for other in self._paths[video_id] if other != path):
@@ -221,9 +185,9 @@ class Catalogue:
     def owner(
         self, video_id: str, without: Collection[str] = (), plus: Iterable[VideoRecord] = ()
     ) -> VideoRecord | None:
-        """The record that a content is shown as, None without one; optionally after paths left and records came.
+        """The record that represents a content; optionally without some paths and with more records.
 
-        Of several copies it is the one whose file exists, then the first by path.
+        Of several copies, one whose file exists comes first, then the first by path. None without segments.
         """
         candidates = [self.records[path] for path in self._paths.get(video_id, ()) if path not in without]
         candidates += [video for video in plus if video.video_id == video_id]
@@ -235,9 +199,9 @@ class Catalogue:
         return (owner for video_id in self._paths if (owner := self.owner(video_id)) is not None)
 
     def change(self, videos: Sequence[VideoRecord], remove: Collection[str], fresh: Collection[str]) -> Change | None:
-        """The change that removes these paths and adds these records, with new segments of the `fresh` contents.
+        """Plan a commit: remove these paths, add these records, with new segments of the `fresh` contents.
 
-        None if nothing changes; ValueError if a record would have no segments or segments no record.
+        None if nothing changes; ValueError for a record without segments, or segments without a record.
         """
         new = {video.path: video for video in videos}
         if len(new) < len(videos):
@@ -248,21 +212,22 @@ class Catalogue:
         plus: dict[str, list[VideoRecord]] = {}
         for video in changed:
             plus.setdefault(video.video_id, []).append(video)
-        dropped, owners = set(), {}
+        dropped = set()
         for video_id in {self.records[path].video_id for path in paths} | plus.keys() | set(fresh):
             old, now = self.owner(video_id), self.owner(video_id, paths, plus.get(video_id, ()))
             if old is not None and (now is None or video_id in fresh):
                 dropped.add(video_id)
-            if now is not None and video_id in fresh:
-                owners[video_id] = now
-            elif now is not None:
-                self._check_known(old, plus.get(video_id, ()))
-        return Change(paths, changed, dropped, owners) if paths or changed or fresh else None
+            if now is not None and video_id not in fresh:
+                segments = 0 if old is None else old.segments
+                for video in plus.get(video_id, ()):
+                    if video.state != "bad" and video.segments != segments:
+                        raise ValueError(f"{video.path} comes without its {video.segments} segments")
+        return Change(paths, changed, dropped) if paths or changed or fresh else None
 
     def _recounted(
         self, new: Mapping[str, VideoRecord], remove: Collection[str], fresh: Collection[str]
     ) -> dict[str, VideoRecord]:
-        """The other records of contents with fresh segments, with the properties that follow from the content."""
+        """The other records of contents with new segments, with the new properties of the content."""
         fields = ("segments", *OF_CONTENT)
         found = {
             video.video_id: {name: getattr(video, name) for name in fields}
@@ -274,9 +239,3 @@ class Catalogue:
         copies = {path for video_id in fresh for path in self._paths.get(video_id, ())} - new.keys() - set(remove)
         records = (self.records[path] for path in copies)
         return {video.path: replace(video, **found[video.video_id]) for video in records if video.state != "bad"}
-
-    @staticmethod
-    def _check_known(old: VideoRecord | None, videos: Iterable[VideoRecord]) -> None:
-        for video in videos:
-            if video.state != "bad" and video.segments != (old.segments if old is not None else 0):
-                raise ValueError(f"{video.path} comes without its {video.segments} segments")

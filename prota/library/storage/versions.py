@@ -1,17 +1,16 @@
 """Which versions of the two datasets belong together, and how a writer makes the next pair.
 
-`library.json` says what the folder is and which model made it. `head.json` names the versions of the two Lance datasets
-that belong together. It is replaced last and atomically: a version that it does not name does not exist for readers.
+`library.json` makes a folder a library and names its model. `head.json` names the versions of the two Lance datasets
+that belong together. It is replaced last and atomically: readers see no version that it does not name.
 
-On an object store, which has no locks, commits use optimistic concurrency. Each step of a commit makes exactly one
-version of a dataset (`Draft`), and the head is replaced only if it is still the one that the commit began with. If a
-second writer comes in between, or `roll_back` undoes what looks like the work of a dead one, either it makes a version,
-and the next step of the slow writer does not get the number that it expects; or it writes the head, and the slow writer
-no longer can. The slow writer's versions are then named by no head, and the next `roll_back` passes them by. The other
-way round, a head that the slow writer did write makes the other's write fail, and the versions that `roll_back` made
-hold what an older head named: they are passed by, too.
+An object store has no locks, so commits use optimistic concurrency. Each step of a commit makes exactly one version
+of a dataset (`Draft`), and the head is replaced only if it has not changed since the commit began. A concurrent commit,
+or a `roll_back` of what looks like a dead writer's work, makes the next step of a slow writer fail: the step gets an
+unexpected version number, or the head has changed. No head then names the slow writer's versions, and the next
+`roll_back` skips them. Conversely, if the slow writer replaces the head first, the other's write of the head fails, and
+the versions that its `roll_back` made are skipped.
 
-`docs/design.md` compares this with what else was tried.
+`docs/design.md` compares this with the alternatives.
 """
 
 from __future__ import annotations
@@ -19,53 +18,38 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import lance
 import pyarrow as pa
 
 from prota.library.records import LibraryError, ModelStamp
-from prota.library.storage.location import Location, SmallFile
-from prota.library.storage.problems import ConflictError, UnreachableError, short
+from prota.library.storage.location import ConflictError, Location, SmallFile, UnreachableError, short
+from prota.library.storage.schema import VIDEO_SCHEMA, segment_schema
 
-__all__ = [
-    "DATASETS",
-    "FORMAT",
-    "RESTORE",
-    "SCHEMA",
-    "Draft",
-    "Head",
-    "dataset",
-    "holds_rows",
-    "model_stamp",
-    "open_at_head",
-    "publish",
-    "read_head",
-    "read_library",
-    "retried",
-    "roll_back",
-    "rows_in",
-    "write_head",
-]
+__all__ = ["SCHEMA", "Draft", "Head", "create_files", "dataset", "model_stamp", "open_at_head", "publish", "read_head"]
+__all__ += ["read_library", "retried", "roll_back", "upgrade"]
 
 FORMAT = "prota-library"
-# 1: segments also repeated the path and the time of their video.
+# 1: segments also repeated the path and the date of their video.
 SCHEMA = 2
 DATASETS = ("videos", "segments")
-# Seconds for which another writer's unfinished work is left alone.
+# Seconds before another writer's unfinished commit is rolled back.
 PATIENCE = 4.0
-# How often a commit to an object store is tried, and seconds before the second time; each pause may be twice as long.
+# Attempts to commit to an object store, and seconds before the second; the pause doubles with each attempt.
 TRIES, PAUSE = 6, 0.5
-RESTORE = "restore it from a backup, or index anew"
+RESTORE = "restore it from a backup, or index again"
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Head:
-    """A version of a library: what readers see."""
+    """A version of a library, as readers see it."""
 
     version: int
     """Grows with each commit."""
@@ -76,51 +60,43 @@ class Head:
     partitions: int = 0
     """Of the vector index; 0 without one."""
     read: SmallFile | None = field(default=None, compare=False)
-    """What it was read from; None if it is not written yet."""
+    """The file it was read from; None before the first is written."""
 
     def to_json(self) -> dict[str, int]:
         return {name: value for name, value in asdict(self).items() if name != "read"}
 
 
-def parsed(location: Location, name: str, file: SmallFile) -> dict[str, Any]:
+def _read_json(location: Location, name: str) -> tuple[SmallFile | None, Any]:
+    """A small file and the JSON object in it; None if the file does not exist."""
     try:
+        file = location.read(name)
         values = json.loads(file.text)
-    except ValueError as error:
-        raise LibraryError(f"{location.file(name)} cannot be read ({error}): {RESTORE}") from error
-    if not isinstance(values, dict):
-        raise LibraryError(f"{location.file(name)} is damaged: {RESTORE}")
-    return values
-
-
-def read_file(location: Location, name: str) -> SmallFile | None:
-    """None if the file does not exist."""
-    try:
-        return location.read(name)
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return None, None
     except LibraryError:
         raise
     except (OSError, ValueError) as error:
-        raise LibraryError(f"{location.file(name)} cannot be read ({error}): {RESTORE}") from error
+        raise LibraryError(f"cannot read {location}/{name} ({error}): {RESTORE}") from error
+    if not isinstance(values, dict):
+        raise LibraryError(f"corrupt file: {location}/{name}: {RESTORE}")
+    return file, values
 
 
 def read_library(location: Location) -> dict[str, Any]:
     """The content of `library.json`: format, schema, model, created, and the first head."""
-    file = read_file(location, "library.json")
+    file, values = _read_json(location, "library.json")
     if file is None:
-        if holds_rows(location):
+        if _holds_rows(location):
             raise LibraryError(f"{location} has lost its library.json: {RESTORE} in another folder")
         raise LibraryError(f"no library at {location}: make one with `prota index PATH --library {location}`")
-    values = parsed(location, "library.json", file)
     if values.get("format") != FORMAT or not isinstance(values.get("schema"), int):
-        raise LibraryError(
-            f"{location.file('library.json')} does not describe a library of prota: give the folder of one"
-        )
+        raise LibraryError(f"{location}/library.json does not describe a library: give the folder of one")
     if values["schema"] > SCHEMA:
         raise LibraryError(
             f"{location} was written by a newer prota (schema {values['schema']}, not {SCHEMA}): update prota"
         )
-    return values
+    library: dict[str, Any] = values
+    return library
 
 
 def model_stamp(location: Location, library: dict[str, Any]) -> ModelStamp:
@@ -128,7 +104,7 @@ def model_stamp(location: Location, library: dict[str, Any]) -> ModelStamp:
     try:
         return ModelStamp(**library["model"])
     except (KeyError, TypeError) as error:
-        raise LibraryError(f"{location.file('library.json')} is damaged: {RESTORE}") from error
+        raise LibraryError(f"corrupt file: {location}/library.json: {RESTORE}") from error
 
 
 def dataset(location: Location, name: str, version: int | None = None) -> lance.LanceDataset:
@@ -139,41 +115,43 @@ def dataset(location: Location, name: str, version: int | None = None) -> lance.
         raise location.problem(error) from error
 
 
-def rows_in(location: Location, name: str) -> int | None:
+def _rows_in(location: Location, name: str) -> int | None:
     """The number of rows of the newest version of a dataset; None if it does not exist or cannot be read."""
     try:
         return int(dataset(location, name).count_rows())
     except LibraryError:
-        # An object store that does not answer now is no proof that there are none.
+        # An unreachable object store does not show that there are none.
         raise
     except (ValueError, OSError):
         return None
 
 
-def holds_rows(location: Location) -> bool:
-    return any(rows_in(location, name) for name in DATASETS)
+def _holds_rows(location: Location) -> bool:
+    return any(_rows_in(location, name) for name in DATASETS)
 
 
 def read_head(location: Location) -> Head:
-    """The head; the first one if creation was interrupted before head.json was written."""
-    file = read_file(location, "head.json")
-    values = read_library(location).get("head") if file is None else parsed(location, "head.json", file)
-    if values is None or (file is None and holds_rows(location)):
+    """The head; the one in `library.json` if creation was interrupted before head.json was written."""
+    file, values = _read_json(location, "head.json")
+    if file is None:
+        values = None if _holds_rows(location) else read_library(location).get("head")
+    if values is None:
         raise LibraryError(f"{location} has lost its head.json: {RESTORE}")
     try:
         numbers: dict[str, Any] = {name: int(value) for name, value in values.items()}
         return Head(**numbers | {"read": file})
     except (TypeError, ValueError) as error:
-        raise LibraryError(f"{location.file('head.json')} is damaged: {RESTORE}") from error
+        raise LibraryError(f"corrupt file: {location}/head.json: {RESTORE}") from error
 
 
-def write_head(location: Location, head: Head) -> Head:
-    """Make a version the present one; everything it names must be on disk."""
+def _write_head(location: Location, head: Head) -> Head:
+    """Flush all files, then replace the head."""
+    location.settle()
     return replace(head, read=location.write("head.json", json.dumps(head.to_json()), head.read))
 
 
 def open_at_head(location: Location, at: Head | None = None) -> tuple[Head, lance.LanceDataset, lance.LanceDataset]:
-    """The present head, or an earlier one, with its two datasets, videos and segments."""
+    """The current head, or an earlier one, with its two datasets, videos and segments."""
     head = at or read_head(location)
     while True:
         try:
@@ -183,7 +161,7 @@ def open_at_head(location: Location, at: Head | None = None) -> tuple[Head, lanc
         except (ValueError, OSError) as error:
             if at is not None:
                 raise LibraryError(f"{location} no longer has its version {at.version} ({short(error)})") from error
-            # A writer may have committed and deleted old versions since the head was read.
+            # A concurrent writer may have committed and deleted old versions.
             newer = read_head(location)
             if newer == head:
                 raise LibraryError(f"{location} lacks what its head.json names ({short(error)}): {RESTORE}") from error
@@ -191,10 +169,10 @@ def open_at_head(location: Location, at: Head | None = None) -> tuple[Head, lanc
 
 
 def retried(location: Location, work: Callable[[], Result]) -> Result:
-    """Do a commit that reads the newest head and ends with one of its own; repeat it on conflict.
+    """Run a commit that begins with reading the head and ends with replacing it; without a lock, retry on conflict.
 
-    Under a lock once is enough. Without, another writer may come in between, or the answer to a request that no client
-    may repeat gets lost. The pauses are random, so that one of two writers in conflict goes first.
+    The answer to a request that the client cannot retry may also get lost. Pauses are random, so that of two writers in
+    conflict one goes first.
     """
     tries = 1 if location.exclusive else TRIES
     for attempt in range(1, tries + 1):
@@ -209,10 +187,10 @@ def retried(location: Location, work: Callable[[], Result]) -> Result:
 
 
 def roll_back(location: Location) -> tuple[Head, Draft, Draft]:
-    """The head with its two datasets, ready to be written: the unfinished commit of a dead writer is undone.
+    """The head with its two datasets, ready to be written; the unfinished commit of a dead writer is undone.
 
-    Under a lock, the versions that it made are deleted. Without, the writer may be alive and about to finish: it gets
-    some time, and then a new version with the old content (Lance's restore) makes its next step fail.
+    Under a lock, its versions are deleted. Without a lock, the writer may be alive: it gets `PATIENCE` to finish, then
+    a new version with the old content (Lance's restore) makes its next step fail.
     """
     head, *found = open_at_head(location)
     if location.exclusive:
@@ -234,13 +212,12 @@ def roll_back(location: Location) -> tuple[Head, Draft, Draft]:
     videos, segments = (Draft(location, begun) for begun in found)
     restored = replace(head, videos=videos.version, segments=segments.version)
     if restored != head or head.read is None:
-        location.settle()
-        restored = write_head(location, restored)
+        restored = _write_head(location, restored)
     return restored, videos, segments
 
 
 class Draft:
-    """A dataset on its way from one head to the next."""
+    """A dataset being written, from one head to the next."""
 
     def __init__(self, location: Location, begun: lance.LanceDataset) -> None:
         self.location, self.dataset = location, begun
@@ -250,30 +227,26 @@ class Draft:
         return int(self.dataset.version)
 
     def delete(self, where: str) -> None:
-        before = self.version
-        self.dataset.delete(where)
-        self._alone(before)
+        with self._one_version():
+            self.dataset.delete(where)
 
-    def append(self, rows: pa.Table | pa.RecordBatchReader) -> None:
-        before = self.version
-        self.dataset = lance.write_dataset(rows, self.dataset, mode="append")
-        self._alone(before)
+    def append(self, rows: pa.Table) -> None:
+        with self._one_version():
+            self.dataset = lance.write_dataset(rows, self.dataset, mode="append")
 
     def adopt(self, fragments: list[lance.fragment.FragmentMetadata]) -> None:
         """Append fragments that are written already."""
-        before = self.version
         operation = lance.LanceOperation.Append(fragments)
-        self.dataset = lance.LanceDataset.commit(self.dataset, operation, read_version=before)
-        self._alone(before)
+        with self._one_version():
+            self.dataset = lance.LanceDataset.commit(self.dataset, operation, read_version=self.version)
 
     def drop_columns(self, names: list[str]) -> None:
-        """Only the description of the table is written anew, not its data."""
-        before = self.version
-        self.dataset.drop_columns(names)
-        self._alone(before)
+        """Rewrites the schema, not the data."""
+        with self._one_version():
+            self.dataset.drop_columns(names)
 
     def tidy(self, work: Callable[[lance.LanceDataset], object]) -> None:
-        """Work that changes no rows; Lance may make several versions of it."""
+        """Do work that changes no rows; Lance may make several versions."""
         before = self.version
         work(self.dataset)
         if not self.location.exclusive and any(map(self._changed_rows, range(before + 1, self.version + 1))):
@@ -283,21 +256,59 @@ class Draft:
         try:
             operation = self.dataset.read_transaction(version).operation
         except TypeError:
-            # Lance 14 stumbles over what it tells of a rewrite that took an index along.
+            # Lance 14 cannot represent a rewrite that also updates an index.
             return False
-        # Numbers for new files are set aside by an operation that Python is not told more of.
+        # Lance reserves fragment ids with an operation that has no Python class of its own.
         quiet = (lance.LanceOperation.Rewrite, lance.LanceOperation.CreateIndex, lance.LanceOperation.BaseOperation)
         return type(operation) not in quiet
 
-    def _alone(self, before: int) -> None:
-        """Lance merges concurrent commits without an error: such a version must not become the library."""
+    @contextmanager
+    def _one_version(self) -> Iterator[None]:
+        """Lance merges concurrent commits without an error: ConflictError for such a version."""
+        before = self.version
+        yield
         if not self.location.exclusive and self.version > before + 1:
             raise ConflictError.at(self.location)
 
 
 def publish(location: Location, head: Head, videos: Draft, segments: Draft) -> Head:
-    """Make these versions the library."""
-    location.settle()
-    return write_head(
+    """Replace the head by one that names these versions."""
+    return _write_head(
         location, replace(head, version=head.version + 1, videos=videos.version, segments=segments.version)
     )
+
+
+def create_files(location: Location, stamp: ModelStamp) -> None:
+    """Write the files of an empty library; the lock is held.
+
+    `library.json` is written last and names the first head: of several writers that create, the one that wrote it
+    succeeds. The first `roll_back` writes the head to its own file.
+    """
+    if location.exists("library.json"):
+        raise LibraryError(f"{location} already holds a library: open it, or choose another folder")
+    if _holds_rows(location):
+        raise LibraryError(f"{location} has lost its library.json: {RESTORE} in another folder")
+    versions: dict[str, int] = {}
+    for name, schema in zip(DATASETS, (VIDEO_SCHEMA, segment_schema(stamp)), strict=True):
+        # An interrupted creation leaves at most empty datasets, or empty files after a power cut.
+        location.discard(name)
+        mode = "overwrite" if _rows_in(location, name) is not None else "create"
+        uri, empty = location.dataset(name), schema.empty_table()
+        versions[name] = lance.write_dataset(empty, uri, mode=mode, storage_options=location.options).version
+    location.settle()
+    head = Head(0, versions["videos"], versions["segments"])
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    library = {"format": FORMAT, "schema": SCHEMA, "model": asdict(stamp), "created": created, "head": head.to_json()}
+    location.write("library.json", json.dumps(library, indent=2), None)
+
+
+def upgrade(location: Location) -> None:
+    """Upgrade a library of an older schema; the lock is held. After a crash it is repeated."""
+    library = read_library(location)
+    if library["schema"] == SCHEMA:
+        return
+    head, videos, segments = roll_back(location)
+    if old := [name for name in ("path", "modified") if name in segments.dataset.schema.names]:
+        segments.drop_columns(old)
+        publish(location, head, videos, segments)
+    location.write("library.json", json.dumps(library | {"schema": SCHEMA}, indent=2), location.read("library.json"))

@@ -23,4 +23,3 @@ def test_a_copy_that_goes_takes_no_segments_along() -> None:
     change = Catalogue([there, copy]).change([video("a", 2, "/1.mp4", state="gone")], (), ())
     assert change is not None
     assert change.dropped == set()
-    assert change.owners == {}

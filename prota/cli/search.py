@@ -78,11 +78,12 @@ def search(
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
     if [bool(words), file is not None, like is not None].count(True) != 1:
         raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
+    from prota.library.search.queries import parse_clip, words_of
+
     if like is not None:
+        parse_clip(like)
         return [like]
     texts = [" ".join(words or [])] if file is None else read_lines(file)
-    from prota.library.search.queries import words_of
-
     texts = [text for text in texts if words_of(text)]
     if not texts:
         if file is not None:

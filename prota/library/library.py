@@ -11,9 +11,9 @@ from prota.errors import UsageError
 from prota.library.indexing import IndexOptions, IndexReport
 from prota.library.indexing.pipeline import ExecutorMaker, Pipeline
 from prota.library.records import LibraryError
-from prota.library.search.clips import ClipRange, clip_query, parse_clip
+from prota.library.search.clips import clip_query
 from prota.library.search.hits import Results
-from prota.library.search.queries import Query
+from prota.library.search.queries import ClipRange, Query, parse_clip
 from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
 from prota.library.storage.location import Location, Where

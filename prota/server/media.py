@@ -195,7 +195,8 @@ def _too_large(limit: int) -> ProblemError:
 
 def upload_query(library: LibraryVersion, path: Path, options: ServerOptions) -> Query:
     """The file as a query; ProblemError if it cannot be decoded, or not in time."""
-    from prota.library.search.clips import ClipRange, clip_query
+    from prota.library.search.clips import clip_query
+    from prota.library.search.queries import ClipRange
 
     assert library.view is not None
     _check_size(path, options.max_pixels)

@@ -13,8 +13,8 @@ from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.search import clips
-from prota.library.search.clips import ClipRange, clip_query, match_captions, parse_clip
-from prota.library.search.queries import Query
+from prota.library.search.clips import clip_query, match_captions
+from prota.library.search.queries import ClipRange, Query, parse_clip
 from prota.library.segments import SegmentPlan
 from prota.library.tokens import encode_video, stored_tokens
 from tests.library.worlds import hits_of, toy_model, write_clips, write_picture

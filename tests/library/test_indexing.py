@@ -19,7 +19,8 @@ from prota.library.indexing import IndexReport, executor, pipeline
 from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.search.clips import ClipRange, clip_query
+from prota.library.search.clips import clip_query
+from prota.library.search.queries import ClipRange
 from prota.library.segments import SegmentPlan
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.writer import Writer

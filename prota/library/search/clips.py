@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from prota.library.indexing.reading import PART, ReadRequest, VideoContent, read_video, remaining
 from prota.library.records import Floats, LibraryError, VideoRecord
-from prota.library.search.queries import Query, words_of
+from prota.library.search.queries import ClipRange, Query, words_of
 from prota.library.search.view import View
 from prota.library.segments import SegmentPlan
 from prota.library.storage.schema import one_of
@@ -22,27 +21,7 @@ from prota.video.sampling import SAME_TIME
 from prota.video.walk import content_id
 from prota.workers.process_pool import DecodePool
 
-__all__ = ["CaptionMatch", "ClipRange", "clip_query", "match_captions", "parse_clip", "stored_query"]
-
-
-@dataclass(frozen=True)
-class ClipRange:
-    """A video file, a range of it, or a picture."""
-
-    path: Path
-    start: float | None = None
-    end: float | None = None
-
-
-def parse_clip(text: str) -> ClipRange:
-    """Parse ``clip.mp4`` or ``clip.mp4@12-20.5``, in seconds. An existing file takes precedence."""
-    found = re.fullmatch(r"(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
-    if found is None or Path(text).exists():
-        return ClipRange(Path(text))
-    start, end = float(found[2]), float(found[3])
-    if end <= start:
-        raise LibraryError(f"{text}: the range ends before it starts; use FILE@START-END in seconds")
-    return ClipRange(Path(found[1]), start, end)
+__all__ = ["CaptionMatch", "clip_query", "match_captions", "stored_query"]
 
 
 class _Reader:

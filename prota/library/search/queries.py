@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prota.errors import UsageError
 from prota.library.records import LibraryError
 
 if TYPE_CHECKING:
     from prota.types import PreparedTokens
 
-__all__ = ["Query", "clean_query", "words_of"]
+__all__ = ["ClipRange", "Query", "clean_query", "parse_clip", "words_of"]
+
+
+@dataclass(frozen=True)
+class ClipRange:
+    """A video file, a range of it, or a picture."""
+
+    path: Path
+    start: float | None = None
+    end: float | None = None
+
+
+def parse_clip(text: str) -> ClipRange:
+    """Parse ``clip.mp4`` or ``clip.mp4@12-20.5``, in seconds. An existing file takes precedence."""
+    found = re.fullmatch(r"(.+)@(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", text)
+    if found is None or Path(text).exists():
+        return ClipRange(Path(text))
+    start, end = float(found[2]), float(found[3])
+    if end <= start:
+        raise UsageError(f"{text}: the range ends before it starts; use FILE@START-END in seconds")
+    return ClipRange(Path(found[1]), start, end)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
 
-from prota.config.base import ConfigError, Section, merge, parse_override, table_row, without_removed
+from prota.config.base import ConfigError, Derived, Section, merge, parse_override, table_row, without_removed
 from prota.config.presets import BACKBONES, PRESETS, preset_fields
 
 __all__ = [
+    "LOG_VAR_MAX",
+    "LOG_VAR_MIN",
+    "TEMPORAL_HEADS",
     "Config",
     "ConfigError",
     "DistributionConfig",
@@ -36,13 +39,26 @@ def _temperature(value: object) -> object:
     return float(value)
 
 
+# Attention heads of the temporal transformer.
+TEMPORAL_HEADS = 8
+# Log-variances are clamped: above 4, float32 scores lose digits.
+LOG_VAR_MIN, LOG_VAR_MAX = -10.0, 4.0
+
 Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
 
 
 class EncoderConfig(Section):
     """From words and frames to tokens of width D."""
 
-    removed: ClassVar[Mapping[str, object]] = {"drop_path": 0.0, "temporal_positions": 77}
+    removed: ClassVar[Mapping[str, object]] = {
+        "drop_path": 0.0,
+        "temporal_heads": TEMPORAL_HEADS,
+        "temporal_init": Derived(
+            "encoder.kind decides: pair starts at random, others copy the layers of CLIP's text transformer",
+            lambda saved: "random" if saved.get("kind") == "pair" else "clip",
+        ),
+        "temporal_positions": 77,
+    }
 
     kind: Literal["clip", "pair", "toy"] = Field(
         "clip",
@@ -89,22 +105,17 @@ class EncoderConfig(Section):
     logit_scale: float = Field(
         14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
     )
-    temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
-    temporal_heads: int = Field(8, ge=1, description="its attention heads")
-    temporal_init: Literal["clip", "random"] = Field(
-        "clip",
-        description="clip: copy the first layers of CLIP's text transformer; random: start afresh",
+    temporal_layers: int = Field(
+        4,
+        ge=0,
+        description="layers of the temporal transformer, initialised from CLIP's text transformer, with kind=pair at "
+        "random; 0 disables it",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.temporal_heads:
-            raise ValueError(
-                f"width={self.width} cannot be split over temporal_heads={self.temporal_heads}; "
-                "allowed: a divisor of width"
-            )
-        if self.kind == "pair" and self.temporal_init == "clip":
-            raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")
+        if self.width % TEMPORAL_HEADS:
+            raise ValueError(f"width={self.width} must be a multiple of the {TEMPORAL_HEADS} attention heads")
         if self.frame_layers > 1 and (self.kind != "pair" or self.frame_feature == "pooler"):
             raise ValueError(
                 f"frame_layers={self.frame_layers} needs kind='pair' and class tokens or patches, and here is "
@@ -116,22 +127,15 @@ class EncoderConfig(Section):
 class DistributionConfig(Section):
     """How a token becomes a Gaussian (the paper's W^mean and W^var)."""
 
+    removed: ClassVar[Mapping[str, object]] = {"log_var_min": LOG_VAR_MIN, "log_var_max": LOG_VAR_MAX}
+
     mean: Literal["residual", "plain"] = Field(
         "residual",
         description="residual: f + W_mean(f), starting at f; plain: W_mean(f), as printed",
     )
-    log_var_min: float = Field(-10.0, ge=-30, description="lower clamp of the log-variance")
-    log_var_max: float = Field(4.0, le=15, description="upper clamp; above 4, float32 scores lose digits")
-    log_var_init: float = Field(-4.0, description="where the last bias of W_var starts")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if not self.log_var_min <= self.log_var_init <= self.log_var_max:
-            raise ValueError(
-                f"log_var_init={self.log_var_init} lies outside the clamp; allowed: log_var_min to log_var_max, "
-                f"here {self.log_var_min} to {self.log_var_max}"
-            )
-        return self
+    log_var_init: float = Field(
+        -4.0, ge=LOG_VAR_MIN, le=LOG_VAR_MAX, description="initial log-variance (the last bias of W_var)"
+    )
 
 
 class ScoreConfig(Section):

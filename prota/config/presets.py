@@ -34,12 +34,10 @@ BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
     "clip-vit-b32": {},
     "clip-vit-b16": {"encoder": {"clip": "openai/clip-vit-base-patch16"}},
     "dinov2-small+minilm": {
-        "encoder": {"kind": "pair", "width": 384, "temporal_init": "random", "temporal_layers": 2},
+        "encoder": {"kind": "pair", "width": 384, "temporal_layers": 2},
         "score": {"text_pooling": "mean"},
     },
-    "toy": {
-        "encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2, "temporal_heads": 4},
-    },
+    "toy": {"encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2}},
 }
 
 

@@ -25,6 +25,9 @@ def stamp_of(model: ProTA, name: str) -> ModelStamp:
     has more of them.
     """
     settings = model.config.model_dump(exclude_defaults=True)
+    if model.config.encoder.kind == "pair":
+        # A setting of earlier versions, which follows from the kind: fingerprints stay the same.
+        settings["encoder"]["temporal_init"] = "random"
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())

@@ -15,7 +15,7 @@ from prota.model.weights import WeightsError
 __all__ = ["WeightAverage", "mean_model"]
 
 # Where towers came from, how weights began and what was left out in training: what became of it is in the weights.
-_ORIGINS = {"clip", "vision", "text", "logit_scale", "temporal_init"}
+_ORIGINS = {"clip", "vision", "text", "logit_scale"}
 
 # Two matrices drawn apart have a cosine of about 0 ± 0.03, from so many weights on. Those of runs from the same weights
 # stay near each other: the least alike one of prota-small and of a mean of four other runs has 0.91.

@@ -91,8 +91,5 @@ def _places(contents: Sequence[VideoContent]) -> np.ndarray:
 def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     stored = tensor.to(dtype)
     if not stored.isfinite().all():
-        raise LibraryError(
-            "the model gave values that cannot be stored (not finite, or a variance above 65,504: "
-            "lower distribution.log_var_max)"
-        )
+        raise LibraryError("the model gave values that float16 cannot hold (not finite, or above 65,504)")
     return stored.cpu().numpy()

@@ -353,10 +353,14 @@ class Config(Section):
             raise ConfigError(f"{path}: {error}") from None
 
     @classmethod
-    def load_saved(cls, path: Path) -> Self:
-        """Read what `to_toml` wrote, in this version or an earlier one."""
+    def load_saved(cls, path: Path, *, resume: bool = False) -> Self:
+        """Read what `to_toml` wrote, in this version or an earlier one.
+
+        ``resume``: training settings that were removed must have the values that are now always used.
+        """
         try:
-            return cls(**without_removed(cls, tomllib.loads(path.read_text(encoding="utf-8"))))
+            saved = tomllib.loads(path.read_text(encoding="utf-8"))
+            return cls(**without_removed(cls, saved, unchecked="" if resume else "train."))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from None
         except ConfigError as error:

@@ -57,7 +57,7 @@ def open_cache(experiment: Experiment) -> FrameCache:
     for name, cached, wanted in (
         ("encoder.frames", cache.plan.frames, experiment.encoder.frames),
         ("data.cache_size", cache.plan.size, experiment.data.cache_size),
-        ("data.max_seconds", cache.plan.max_seconds, experiment.data.max_seconds),
+        ("max_seconds", cache.plan.max_seconds, experiment.data.max_seconds),
         ("encoder.picture", cache.plan.extent, experiment.encoder.picture),
     ):
         if cached != wanted:
@@ -68,35 +68,33 @@ def open_cache(experiment: Experiment) -> FrameCache:
     return cache
 
 
-def epoch_batches(
-    split: Split, batch_size: int, *, captions: str, seed: int, epoch: int, per_video: int = 1
-) -> list[list[Pair]]:
-    """The batches of an epoch, each of distinct videos; what fills no whole batch is left for other epochs.
+def epoch_batches(split: Split, batch_size: int, *, per_video: int, seed: int, epoch: int) -> list[list[Pair]]:
+    """The batches of an epoch, each of distinct videos; an incomplete last batch is dropped.
 
-    ``captions = all`` shows every caption once, ``one`` every video once with ``per_video`` captions drawn anew each
-    epoch (the same ones again only where it has fewer).
+    Every video is shown once with ``per_video`` random captions, repeated only where it has fewer; ``per_video = 0``
+    shows every caption once.
     """
-    counts, rounds = _rounds(split, batch_size, captions)
+    counts, rounds = _rounds(split, batch_size, per_video)
     orders, batches = _draw(counts, rounds, batch_size, seed=seed, epoch=epoch)
     shown = [itertools.cycle(order) for order in orders]
 
     def pair(place: int) -> Pair:
-        item = split.items[place]
-        return Pair(item.video_id, tuple(item.captions[number] for number in itertools.islice(shown[place], per_video)))
+        item, numbers = split.items[place], itertools.islice(shown[place], max(1, per_video))
+        return Pair(item.video_id, tuple(item.captions[number] for number in numbers))
 
     return [[pair(place) for place in batch] for batch in batches]
 
 
-def count_batches(split: Split, batch_size: int, *, captions: str, seed: int, epoch: int) -> int:
+def count_batches(split: Split, batch_size: int, *, per_video: int, seed: int, epoch: int) -> int:
     """How many batches `epoch_batches` makes, without making them."""
-    counts, rounds = _rounds(split, batch_size, captions)
+    counts, rounds = _rounds(split, batch_size, per_video)
     if rounds == 1:
         return int(np.count_nonzero(counts)) // batch_size
     # With several captions a video the number depends on the order: a batch has no room for a video twice.
     return len(_draw(counts, rounds, batch_size, seed=seed, epoch=epoch)[1])
 
 
-def _rounds(split: Split, batch_size: int, captions: str) -> tuple[Array, int]:
+def _rounds(split: Split, batch_size: int, per_video: int) -> tuple[Array, int]:
     """How many captions each video has, and how often an epoch goes through the videos."""
     if len(split) < batch_size:
         raise DataError(
@@ -104,7 +102,7 @@ def _rounds(split: Split, batch_size: int, captions: str) -> tuple[Array, int]:
             f"allowed: up to {len(split)}"
         )
     counts = np.array([len(item.captions) for item in split.items])
-    return counts, 1 if captions == "one" else int(counts.max())
+    return counts, 1 if per_video else int(counts.max())
 
 
 def _draw(counts: Array, rounds: int, size: int, *, seed: int, epoch: int) -> tuple[list[Array], list[Array]]:

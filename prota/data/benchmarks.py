@@ -265,13 +265,11 @@ _LOADERS: dict[str, Callable[[DataConfig], Benchmark]] = {
 
 
 def _annotations(config: DataConfig) -> Path:
-    if not config.annotations:
-        raise DataError(f"data.annotations is empty; set it to the folder of {config.benchmark}'s annotation files")
-    folder = Path(config.annotations).expanduser()
+    if not config.captions:
+        raise DataError(f"data.captions is empty; set it to the folder of {config.benchmark}'s annotation files")
+    folder = Path(config.captions).expanduser()
     if not folder.is_dir():
-        raise DataError(
-            f"data.annotations={config.annotations!r} is not a folder; set it to that of the annotation files"
-        )
+        raise DataError(f"data.captions={config.captions!r} is not a folder of annotation files")
     return folder
 
 

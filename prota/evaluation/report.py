@@ -126,7 +126,7 @@ class Evaluation:
         self.wanted = wanted
         self.missing = tuple(sorted(set(wanted.video_ids) - set(self.split.video_ids)))
         self.reader = ClipReader(cache, system.experiment, self.split)
-        self.autocast = autocast_for(system.model.logit_scale.device, system.experiment.train.precision)
+        self.autocast = autocast_for(system.model.logit_scale.device)
 
     def run(
         self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None

@@ -54,7 +54,7 @@ class RunFolder(Run):
 
     def _require(self, experiment: Experiment) -> None:
         """The settings that the run began with."""
-        before = self.experiment()
+        before = Experiment.load_saved(self.experiment_file, resume=True)
         if before != experiment:
             changed = _differences(before.model_dump(), experiment.model_dump())
             raise ConfigError(

@@ -28,14 +28,13 @@ class FeatureClips:
         cache: Clips,
         video_ids: list[str],
         *,
-        precision: str,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """``progress`` is told how many videos are done, and of how many."""
         self.plan: CachePlan = cache.plan
         self.key = feature_key(model, cache)
         device, size = model.logit_scale.device, model.config.encoder.image_size
-        autocast = autocast_for(device, precision)
+        autocast = autocast_for(device)
         self._features: dict[str, Array] = {}
         progress(0, len(video_ids))
         for start in range(0, len(video_ids), VIDEOS_AT_ONCE):

@@ -48,7 +48,9 @@ class Source:
     def count(self, epoch: int) -> int:
         """Batches of an epoch."""
         train = self.experiment.train
-        return count_batches(self.split, train.batch_size, captions=train.captions, seed=train.seed, epoch=epoch)
+        return count_batches(
+            self.split, train.batch_size, per_video=train.captions_per_video, seed=train.seed, epoch=epoch
+        )
 
     def batches(self, epoch: int) -> list[list[Pair]]:
         """All batches of an epoch; those of the last one asked for are kept."""
@@ -57,10 +59,9 @@ class Source:
             drawn = epoch_batches(
                 self.split,
                 train.batch_size,
-                captions=train.captions,
+                per_video=train.captions_per_video,
                 seed=train.seed,
                 epoch=epoch,
-                per_video=train.captions_per_video,
             )
             self._drawn = epoch, drawn
         return self._drawn[1]

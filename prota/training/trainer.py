@@ -47,6 +47,8 @@ __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult", "layer
 _REPLACING = 1
 # The largest norm of gradients.
 _CLIP_NORM = 1.0
+# Between the checkpoints of validations.
+CHECKPOINT_STEPS = 1000
 
 
 class NonFiniteLossError(ProtaError, RuntimeError):
@@ -145,7 +147,7 @@ class Trainer:
             self.data["start"] = self.start.fingerprint
         model = self.start.model(experiment) if self.start else ProTA.from_config(experiment.model)
         self.model = model.to(world.device)
-        self.autocast = autocast_for(world.device, self.config.precision)
+        self.autocast = autocast_for(world.device)
         if experiment.loss.soft_targets:
             encode = sentence_encoder(self.model, self.config.teacher, self.autocast)
             for source in self.sources:
@@ -174,7 +176,7 @@ class Trainer:
             kept = self.features if source is self.main else None
             if kept is None or kept.key != feature_key(self.model, source.cache):
                 told = {"progress": report.computed} if report and self.world.first else {}
-                kept = FeatureClips(self.model.eval(), source.cache, wanted, precision=self.config.precision, **told)
+                kept = FeatureClips(self.model.eval(), source.cache, wanted, **told)
             if source is self.main:
                 self.features = kept
             source.read_from(kept)
@@ -305,9 +307,9 @@ class Trainer:
         return replace_words(text, self.model.text_encoder.tokenize(donors), torch.from_numpy(draws[:, 1:]))
 
     def _save_between(self, state: TrainingState) -> bool:
-        """Whether a checkpoint is due at this step that does not come with a validation anyway."""
-        every, ended = self.config.checkpoint_steps, state.step == self.schedule.ends[state.epoch]
-        return bool(every) and state.step % every == 0 and not (ended and self._validates_after(state.epoch + 1))
+        """Whether a checkpoint is due at this step, without a validation."""
+        ended = state.step == self.schedule.ends[state.epoch]
+        return state.step % CHECKPOINT_STEPS == 0 and not (ended and self._validates_after(state.epoch + 1))
 
     def _validates_after(self, epochs: int) -> bool:
         return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs

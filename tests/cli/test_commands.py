@@ -16,7 +16,6 @@ import pytest
 
 from prota import Config
 from prota.cli import main
-from prota.data.frame_cache import FrameCache
 from prota.errors import EvaluationError
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation
@@ -261,20 +260,6 @@ def test_features_of_a_frozen_tower_show_their_progress(world_config: Path, tmp_
     result = prota(*arguments, "-o", tmp_path / "run", FORCE_COLOR="1")
     assert result.returncode == 0, result.stderr
     assert "features of the frozen tower" in result.stderr
-
-
-def test_prepare_and_train_on_the_first_seconds(world_config: Path, tmp_path: Path) -> None:
-    settings = ("-s", "data.max_seconds=0.8", "-s", f"data.cache={tmp_path / 'cache'}")
-    assert "32 decoded" in succeeds("data", "prepare", world_config, *settings, "--workers", 2)
-    cache = FrameCache.open(tmp_path / "cache")
-    assert cache.plan.max_seconds == 0.8
-    # Six frames, 0.2 s each: the first four are seen.
-    assert cache.times("red-left").tolist() == pytest.approx([0.0, 0.2, 0.4, 0.6])
-    arguments = ("train", world_config, "-s", "train.epochs=1", "--device", "cpu", "-o", tmp_path / "run")
-    assert "finished 6 steps" in succeeds(*arguments, *settings)
-    refused = prota("data", "prepare", world_config, *settings, "-s", "data.max_seconds=1")
-    assert refused.returncode == 1
-    assert "max_seconds = 0.8, not 1.0: use another folder" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,3 @@ def test_configs_do_not_change() -> None:
     assert ScoreConfig().replace(lambda_="max").lambda_ == "max"
     with pytest.raises(ConfigError, match="kernels = 99"):
         ScoreConfig().replace(kernels=99)
-
-
-def test_every_setting_says_what_it_is_for() -> None:
-    for section in (EncoderConfig, DistributionConfig, ScoreConfig, LossConfig):
-        for name, field in section.model_fields.items():
-            assert field.description, f"{section.__name__}.{name}"

@@ -33,7 +33,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(benchmark: str, folder: Path, **settings: Any) -> Benchmark:
-    return load_benchmark(DataConfig(benchmark=benchmark, annotations=str(folder), **settings))  # type: ignore[arg-type]
+    return load_benchmark(DataConfig(benchmark=benchmark, captions=str(folder), **settings))  # type: ignore[arg-type]
 
 
 def captions(loaded: Benchmark, split: str) -> dict[str, list[str]]:
@@ -332,7 +332,7 @@ def test_malformed_benchmarks(
 
 
 def test_no_folder_of_annotations(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.annotations is empty; set it to the folder of msvd's"):
+    with pytest.raises(DataError, match=r"data\.captions is empty; set it to the folder of msvd's"):
         load_benchmark(DataConfig(benchmark="msvd"))
     with pytest.raises(DataError, match="is not a folder"):
         load("msvd", tmp_path / "nothing")

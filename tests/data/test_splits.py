@@ -103,4 +103,4 @@ def test_a_line_of_lsmdc_with_another_number_of_columns_is_named(columns: int, t
     line = "\t".join(["m_00.1-00.2", *("0" for _ in range(columns - 2)), "SOMEONE sits."])
     (tmp_path / LSMDC_FILES["test"]).write_text(line + "\n", encoding="utf-8")
     with pytest.raises(DataError, match=f"line 1: {columns} tab-separated columns; LSMDC has 6"):
-        load_benchmark(DataConfig(benchmark="lsmdc", annotations=str(tmp_path)))
+        load_benchmark(DataConfig(benchmark="lsmdc", captions=str(tmp_path)))

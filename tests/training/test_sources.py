@@ -83,7 +83,7 @@ class NoClips:
 
 def source(name: str, videos: int, batch: int, share: float) -> Source:
     items = tuple(Item(f"{name}{number}", (f"caption {number}",)) for number in range(videos))
-    experiment = Experiment.build(backbone="toy", overrides=[f"train.batch_size={batch}", "train.captions=one"])
+    experiment = Experiment.build(backbone="toy", overrides=[f"train.batch_size={batch}", "train.captions_per_video=1"])
     return Source(name, experiment, Split("train", items), "", 0, NoClips(), share)  # type: ignore[arg-type]
 
 
@@ -229,7 +229,7 @@ def test_without_sources_a_run_is_what_it_was(world_config: Path) -> None:
     experiment = Experiment.load(world_config)
     assert (experiment.sources, experiment.share) == ({}, 1.0)
     one = source("a", 11, 3, 1.0)
-    assert one.batches(2) == epoch_batches(one.split, 3, captions="one", seed=0, epoch=2)
+    assert one.batches(2) == epoch_batches(one.split, 3, per_video=1, seed=0, epoch=2)
     assert Schedule([one], 5).ends == [3, 6, 9, 12, 15]
     assert torch.equal(
         torch.tensor([Schedule([one], 5).place(step).epoch for step in range(15)]), torch.arange(15) // 3

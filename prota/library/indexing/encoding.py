@@ -50,7 +50,7 @@ def encode_videos(model: ProTA, videos: Sequence[tuple[str, VideoContent]], batc
     contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
     frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
     features = []
-    with autocast_for(device, "bf16")():
+    with autocast_for(device)():
         for start in range(0, len(frames), batch):
             pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
             features.append(tower.features(pictures[0]).float())

@@ -1,4 +1,4 @@
-"""Two tables of named settings: heads with their losses, and backbones. A row lists what differs from the defaults."""
+"""Two tables of named settings, heads with their losses and backbones; a row lists differences from the defaults."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def preset_fields() -> set[tuple[str, str]]:
-    """(section, field) of everything that some preset sets: what tells presets apart."""
+    """(section, field) of every setting that some preset sets."""
     return {(section, field) for row in PRESETS.values() for section, fields in row.items() for field in fields}

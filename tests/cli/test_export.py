@@ -112,7 +112,7 @@ def test_what_has_still_to_learn_is_said(clip_experiment: Path, world_config: Pa
         (["export", "MODEL", "MODEL"], 2, "is the model itself: give another folder"),
         (["export", "MODEL", "OUT", "--weights", "int4"], 2, "'int4' is not one of"),
         (["export", "MODEL", "OUT", "--preset", "lda"], 2, "a saved model keeps its own"),
-        (["export", "TEXT", "OUT"], 2, "not valid TOML"),
+        (["export", "TEXT", "OUT"], 2, "invalid TOML"),
         (["export", "MODEL", "TEXT"], 1, "is a file: give a folder to save the model in"),
     ],
 )

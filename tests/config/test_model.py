@@ -104,17 +104,17 @@ def test_building_leaves_the_tables_alone() -> None:
         (lambda: Config.build(overrides=["score=3"]), "score = 3 is not allowed"),
         (lambda: Config.build("dpa2"), "preset = 'dpa2' is not allowed; allowed: global-pooling, mean-max, lda"),
         (lambda: Config.build(backbone="vgg"), "backbone = 'vgg' is not allowed; allowed: clip-vit-b32"),
-        (lambda: Config.from_toml("score = ["), "not valid TOML"),
+        (lambda: Config.from_toml("score = ["), "invalid TOML"),
         (lambda: ScoreConfig(weights="intra+inter", gram="none"), "weights='intra+inter' needs a Gram matrix; allowed"),
         (lambda: ScoreConfig(similarity="cosine", distance="deviation"), "distance='deviation' needs token Gaussians"),
-        (lambda: ScoreConfig(weighting="normalised", intra="none"), "weighting='normalised' divides by a sum"),
-        (lambda: ScoreConfig(weighting="normalised", gram="dot"), "weighting='normalised' divides by a sum"),
+        (lambda: ScoreConfig(weighting="normalised", intra="none"), "weighting='normalised' could divide by zero"),
+        (lambda: ScoreConfig(weighting="normalised", gram="dot"), "weighting='normalised' could divide by zero"),
         (
             lambda: ScoreConfig(weighting="normalised", bandwidth_value=0.006),
-            "bandwidth_value=0.006 leaves nothing to divide by of tokens that are far apart; "
-            "allowed with weighting='normalised': from 0.00625",
+            "bandwidth_value=0.006 is too small: normalised weights would divide by zero; "
+            "allowed with weighting='normalised': at least 0.00625",
         ),
-        (lambda: ScoreConfig(aggregation="pooling"), "aggregation='pooling' has no use for similarity='squared'"),
+        (lambda: ScoreConfig(aggregation="pooling"), "aggregation='pooling' needs similarity='cosine'"),
         (lambda: Config.build("dpa", overrides=["loss.beta=0.1"]), "loss.beta=0.1 needs token Gaussians"),
         (lambda: Config.build("dpa", overrides=["loss.eta=0.1"]), "loss.eta=0.1 needs token Gaussians"),
         (lambda: Config(encoder={"width": 30}), "encoder.width=30 must be a multiple of the 8 attention heads"),

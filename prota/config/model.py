@@ -226,7 +226,7 @@ class LossConfig(Section):
     beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0 disables it")
     margin: Literal["additive", "literal"] = Field(
         "additive",
-        description="subtract the margin from the positive in numerator and denominator (additive) or numerator (literal)",
+        description="subtract it from the positive in numerator and denominator (additive) or the numerator (literal)",
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
     soft_targets: float = Field(

@@ -1,4 +1,4 @@
-"""Cached frames → pictures at the encoder's size, on whatever device they are."""
+"""Resize and augment cached frames, on any device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prota.config.experiment import COLOUR, TrainConfig
 
 __all__ = ["Augmentation", "to_pictures"]
 
-# What of red, green and blue makes a picture bright (Rec. 601).
+# Luma weights of red, green and blue (Rec. 601).
 _GREY = (0.299, 0.587, 0.114)
 
 
@@ -44,7 +44,7 @@ class Augmentation:
         return cls(boxes, tuple(bool(value) for value in mirrored), colours)
 
     def part(self, videos: slice) -> Augmentation:
-        """That of some of the videos."""
+        """The augmentation of some of the videos."""
         return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos])
 
 
@@ -69,10 +69,10 @@ def _resized(pictures: Tensor, size: int) -> Tensor:
 
 
 def _cropped(pictures: Tensor, size: int, boxes: tuple[tuple[int, int, int], ...]) -> Tensor:
-    """Each video's own square at one size. Sampled bilinearly: random crops differ by more than the filter does."""
+    """Crop a square of each video and resize it, bilinearly."""
     whole = pictures.shape[-1]
     side, top, left = torch.tensor(boxes, device=pictures.device, dtype=torch.float32).T
-    # Where the square lies in coordinates from -1 to 1 over the whole picture.
+    # The square in coordinates from -1 to 1 over the picture.
     zero, scale = torch.zeros_like(side), side / whole
     rows = torch.stack([scale, zero, (2 * left + side) / whole - 1, zero, scale, (2 * top + side) / whole - 1], dim=-1)
     theta = rows.view(-1, 1, 2, 3).expand(-1, pictures.shape[1], 2, 3).flatten(0, 1)

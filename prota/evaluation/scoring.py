@@ -1,11 +1,9 @@
-"""A model on a split: encode, score in blocks, rank.
+"""Scores of a model on a split.
 
-Texts are encoded and scored block by block against all videos, so that of the texts' tokens only one block exists at a
-time; what is kept is the score matrix [texts, videos].
+Texts are encoded and scored in blocks against all videos, so that only one block of text tokens is in memory.
 
-Many processes share the batches of videos and the blocks of texts. These stay what they are for one process, and so
-does each number: a sum of another size could differ in its last bit. The metrics are computed from the whole matrix, by
-the first process.
+Several processes share the batches of videos and the blocks of texts, which are the same as in one process, so that
+scores are equal to the last bit. The first process has the whole matrix.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class ScoredSplit:
     """Scores of every caption with every video of a split."""
 
     scores: Tensor
-    """[texts, videos] fp32, on the CPU; of many processes only the first has it, the others no texts."""
+    """[texts, videos] fp32, on the CPU; with several processes, empty in all but the first."""
     video_of_text: Tensor
     """[texts]."""
     videos: PreparedTokens
@@ -51,7 +49,7 @@ def encode_videos(
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> PreparedTokens:
-    """All videos, prepared, on the model's device; each process encodes some of them."""
+    """Encode videos; each process encodes some and returns all."""
     own = video_ids[_own(len(video_ids), batch, world)]
     parts = world.together(lambda: _encode(model, reader, own, autocast=autocast, batch=batch, progress=progress))
     if world.size > 1:
@@ -103,7 +101,7 @@ def score_texts(
 ) -> Tensor:
     """Scores [texts, videos] of texts with prepared videos, on the CPU.
 
-    Each process scores some texts; the first has the scores of all of them then, the others of none.
+    Each process scores some texts; the first returns all scores, the others none.
     """
     own = texts[_own(len(texts), batch, world)]
     rows = world.together(lambda: _score(model, own, videos, autocast=autocast, batch=batch, progress=progress))
@@ -140,7 +138,7 @@ def score_split(
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> ScoredSplit:
-    """Every caption of a split with every video of it."""
+    """Score every caption of a split with every video."""
     was_training = model.training
     model.eval()
     try:

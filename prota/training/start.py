@@ -20,23 +20,23 @@ class Start:
     """A saved model."""
 
     source: str
-    """As it was asked for."""
+    """As given."""
     folder: Path
     fingerprint: str
-    """Of its weights."""
+    """SHA-256 of its weights."""
     whole: bool
-    """Whether all of it is taken, and not its towers alone."""
+    """Whether the whole model is loaded, not only its towers."""
 
     @classmethod
     def find(cls, config: TrainConfig) -> Start | None:
-        """The model of ``train.start``, of a run its best; None where training starts from pretrained towers."""
+        """The model of ``train.start`` (of a run the best checkpoint); None for pretrained towers."""
         if not config.start:
             return None
         folder, _, _ = find_checkpoint(Path(config.start))
         return cls(config.start, folder, fingerprint(folder), config.start_with == "model")
 
     def model(self, experiment: Experiment) -> ProTA:
-        """It with the experiment's settings; one of another architecture is refused."""
+        """Load it with the experiment's settings; another architecture is an error."""
         return ProTA.from_start(self.folder, experiment.model, towers_only=not self.whole)
 
 

@@ -43,7 +43,7 @@ from prota.training.teacher import CaptionTeacher, sentence_encoder
 __all__ = ["NonFiniteLossError", "Reporter", "Trainer", "TrainingResult", "layers_of"]
 
 
-# Tells these draws from others of the same step.
+# Distinguishes these random draws from others of the same step.
 _REPLACING = 1
 # The largest norm of gradients.
 _CLIP_NORM = 1.0
@@ -58,10 +58,10 @@ class NonFiniteLossError(ProtaError, RuntimeError):
 
 
 class Reporter(Protocol):
-    """Who is told about a run; every method is called on the first rank only."""
+    """Receives the progress of a run, on the first rank only."""
 
     def computed(self, done: int, total: int) -> None:
-        """Of ``total`` videos, ``done`` have the features that a frozen tower makes of them; before `started`."""
+        """Features of a frozen tower have been computed for ``done`` of ``total`` videos; before `started`."""
 
     def started(
         self, groups: list[tuple[str, int, float]], sources: list[tuple[str, int, int, int]], steps: int, step: int
@@ -75,7 +75,7 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a run ended."""
+    """The end of a call of `Trainer.fit`."""
 
     finished: bool
     steps: int
@@ -85,7 +85,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class _Batch:
-    """This process's share of a batch, as it is read ahead."""
+    """This process's share of a batch, read ahead."""
 
     source: Source
     pairs: list[Pair]
@@ -97,7 +97,7 @@ class _Batch:
 
 
 class Trainer:
-    """One run. It never reads the test split: there is nothing here that could choose by it."""
+    """One run; never reads the test split."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class Trainer:
         features: FeatureClips | None = None,
         report: Reporter | None = None,
     ) -> None:
-        """``features`` are those of an earlier run with the same data and the same frozen tower.
+        """``features``: those of an earlier run with the same data and frozen tower.
 
-        ``report`` is told how far they are where they have to be computed; `fit` has a reporter of its own.
+        ``report`` receives the progress if they have to be computed; `fit` has its own parameter.
         """
         self.experiment, self.run, self.world = experiment, run, world
         self.config = experiment.train
@@ -119,10 +119,7 @@ class Trainer:
         sizes |= {f"sources.{name}": experiment.of_source(name).train.batch_size for name in experiment.sources}
         for section, size in sizes.items():
             if size % world.size:
-                raise ConfigError(
-                    f"{section}.batch_size={size} cannot be shared by {world.size} processes; "
-                    f"allowed: multiples of {world.size}"
-                )
+                raise ConfigError(f"{section}.batch_size={size} must be a multiple of the {world.size} processes")
         benchmark = load_benchmark(experiment.data)
         require_disjoint(benchmark)
         cache = open_cache(experiment)
@@ -139,7 +136,7 @@ class Trainer:
             self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
             self.data["val"] = self.val_split.hash
         if benchmark.test is not None:
-            # Not to be read, only to be there: who trains for days should know now that testing will not work.
+            # Only checked for missing videos, so that this is reported before training.
             require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
         self.start = Start.find(self.config)
@@ -162,11 +159,11 @@ class Trainer:
 
     def _set_up_torch(self) -> None:
         torch.manual_seed(self.config.seed)
-        # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
+        # cuDNN's attention compiles a plan for every shape, and the number of frames changes with nearly every batch.
         torch.backends.cuda.enable_cudnn_sdp(False)
 
     def _read_features(self, report: Reporter | None) -> None:
-        """Have sources read the features of a tower that is shown the same frames every time, instead of the frames."""
+        """Replace frames by features in sources without augmentation, if the tower is frozen."""
         for source in self.sources:
             train = source.experiment.train
             if train.lr_vision or train.augments:
@@ -182,17 +179,17 @@ class Trainer:
             source.read_from(kept)
 
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
-        """Train to the end, or until asked to stop; either way everything is saved."""
+        """Train to the end or until ``should_stop``; saves a checkpoint in both cases."""
         state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
         if state.missing != self.missing and state.missing.keys() == self.missing.keys():
             raise RunError(
-                f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
-                "it would not go on as it began; use the frame cache as it was, or another --out folder"
+                f"cannot resume {self.run.path}: the set of missing videos changed (from "
+                f"{_counted(state.missing)} to {_counted(self.missing)}); restore the frame cache or use another --out"
             )
         if state.data not in ({}, self.data):
             raise RunError(
-                f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
-                "began; restore the annotations and the frame cache, or use another --out folder"
+                f"cannot resume {self.run.path}: captions or videos have changed; restore the annotations and the "
+                "frame cache, or use another --out folder"
             )
         started = str(self.start.source) if self.start else ""
         state = replace(state, missing=self.missing, data=self.data, started_from=started)
@@ -214,7 +211,7 @@ class Trainer:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         return self.schedule.steps
 
     def _learned_from(self) -> list[tuple[str, int, int, int]]:
@@ -228,10 +225,10 @@ class Trainer:
 
     @torch.no_grad()
     def _begin(self) -> TrainingState:
-        """What is measured on the first training batches before a run starts; nothing is left out at random there."""
+        """Standardise features by the first training batches, without dropout."""
         self.model.eval()
         tower = self.model.video_encoder.tower
-        # A model that training starts from has been standardised by its own training data.
+        # A model that training starts from is already standardised.
         if tower.standardised and not self.start:
             batches = self.main.batches(0)[:8]
             clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
@@ -247,8 +244,7 @@ class Trainer:
         towers = (self.model.text_encoder.tower.model, self.model.video_encoder.tower.model)
         for tower in towers:
             for layer in layers_of(tower) if self.config.compile else ():
-                # Layers are all alike: one is compiled, for any number of frames or words, and serves the others. A
-                # whole tower takes minutes.
+                # The layers share one compilation, for any number of frames or words; a whole tower takes minutes.
                 layer.compile(dynamic=True)
 
     def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
@@ -258,10 +254,10 @@ class Trainer:
     def _epoch(
         self, state: TrainingState, report: Reporter | None, should_stop: Callable[[], bool]
     ) -> tuple[TrainingState, bool]:
-        """The rest of the epoch that ``state`` stands in."""
+        """The rest of the current epoch; whether it was stopped."""
 
         def read(step: int) -> _Batch:
-            # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
+            # Runs in another thread; saving a checkpoint changes nothing that it uses.
             place = self.schedule.place(step)
             source = self.sources[place.source]
             batch = source.batches(place.epoch)[place.batch]
@@ -287,7 +283,7 @@ class Trainer:
                 if report and self.world.first:
                     report.stepped(record)
                 if self.world.any(should_stop()):
-                    # At the end of an epoch its validation is still due: the resumed run does it.
+                    # If this is the end of an epoch, the resumed run validates.
                     return state, True
                 if self._save_between(state):
                     self._save(state, best=False)
@@ -297,7 +293,7 @@ class Trainer:
         return state, False
 
     def _replaced(self, step: int, batch: list[Pair], text: TextBatch) -> Replaced | None:
-        """This process's texts, each with a word of another text of the whole batch in it."""
+        """This process's texts, each with a word replaced by one of another text of the batch."""
         if not self.experiment.loss.locality:
             return None
         captions = [caption for pair in batch for caption in pair.captions]
@@ -349,7 +345,7 @@ class Trainer:
             what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
             shown = ", ".join(pair.video_id for pair in read.pairs[:8])
             raise NonFiniteLossError(
-                f"the {what} at step {step}; nothing of it was learned. Videos of the batch on rank "
+                f"the {what} at step {step}; the step was not applied. Videos of the batch on rank "
                 f"{world.rank}: {shown}{' …' if len(read.pairs) > 8 else ''}. Check them with `prota data check`, "
                 "or lower the learning rates"
             )
@@ -363,7 +359,7 @@ class Trainer:
         return {"step": step + 1, **named, **record, "gradient_norm": norm, **rates}
 
     def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
-        """Metrics on the validation split at the end of an epoch; whether it is the best so far."""
+        """Validate at the end of an epoch; whether the result is the best so far."""
         if self.val_split is None or self.val_reader is None:
             return state, False
         value = 0.0
@@ -394,7 +390,7 @@ class Trainer:
 
 
 def layers_of(tower: nn.Module) -> list[nn.Module]:
-    """The layers of a transformer, first to last: its largest list of modules."""
+    """The layers of a transformer: its largest list of modules."""
     lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
     return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
 

@@ -87,7 +87,7 @@ def test_what_is_missing_is_named(world_config: Path, tmp_path: Path) -> None:
     assert (result.returncode, cache.exists()) == (1, False)
     assert result.stderr == f"prota: none of the 32 videos is in {tmp_path}: set data.videos to their folder\n"
     result = prota("data", "check", world_config, "-s", "data.captions=nowhere.csv", "--workers", 1)
-    assert f"nowhere.csv is not there: paths count from where prota is started, here {REPOSITORY}" in result.stderr
+    assert f"nowhere.csv does not exist: relative paths start at the working directory, {REPOSITORY}" in result.stderr
 
 
 def test_the_version_is_told() -> None:
@@ -221,7 +221,7 @@ def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> 
     assert "train.lr_new: 0.001 → 0.1" in changed.stderr
     refused = prota(*arguments, "--row", "lda", "-s", "score.lambda_=50")
     assert refused.returncode == 2
-    assert "score.lambda_ is what tells the rows of an ablation apart" in refused.stderr
+    assert "score.lambda_ cannot be overridden: it distinguishes the rows of an ablation" in refused.stderr
 
 
 def test_what_was_trained_on_is_no_test(run: Path, world_config: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From a checkpoint to a result: what cannot be had is said before the work, not after it."""
+"""From a checkpoint to a result: what are missing is said before the work, not after it."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_tags_choose_captions_and_pictures(world_config: Path, pictures: list[st
     settings = [*pictures, f'{SOURCE}.tags=["human"]']
     trainer = Trainer(Experiment.load(world_config, settings), RunFolder(tmp_path), ALONE)
     assert {item.captions for item in trainer.sources[1].split.items} == {(f"a {colour} wall",) for colour in COLOURS}
-    with pytest.raises(DataError, match=r"tag cat; there are: human:a, machine"):
+    with pytest.raises(DataError, match=r"tag cat; tags: human:a, machine"):
         Trainer(Experiment.load(world_config, [*pictures, f'{SOURCE}.tags=["cat"]']), RunFolder(tmp_path), ALONE)
 
 
@@ -191,7 +191,7 @@ def test_sources_that_cannot_be_learned_from(world_config: Path, pictures: list[
             Trainer(Experiment.load(world_config, [*pictures, *settings]), RunFolder(tmp_path / "run"), ALONE)
 
     refused(ConfigError, r"shares of sources pictures, more add up to 1\.1", f"{SOURCE}.share=0.9", *more())
-    refused(DataError, r"sources\.pictures: .*nowhere\.jsonl is not there", f"{SOURCE}.captions=nowhere.jsonl")
+    refused(DataError, r"sources\.pictures: .*nowhere\.jsonl does not exist", f"{SOURCE}.captions=nowhere.jsonl")
     refused(DataError, r"sources\.pictures: there is no frame cache", f"{SOURCE}.cache={tmp_path / 'empty'}")
     refused(ConfigError, r"sources\.pictures\.captions", f"{SOURCE}.captions=3")
     # Without a folder of its own a source's videos are those of [data].
@@ -200,7 +200,7 @@ def test_sources_that_cannot_be_learned_from(world_config: Path, pictures: list[
     cache = Experiment.load(world_config).data.cache
     refused(
         DataError,
-        r"1 of its videos are to be tested or validated with \(red-left\)",
+        r"1 of its videos are test or validation videos \(red-left\)",
         *(f"{SOURCE}.captions={tmp_path / 'own.csv'}", f"{SOURCE}.videos={videos}", f"{SOURCE}.cache={cache}"),
         *(f"{SOURCE}.cache_size=32", f"{SOURCE}.batch_size=2"),
     )
@@ -220,7 +220,7 @@ def test_a_picture_that_cannot_be_read_is_named(world_config: Path, tmp_path: Pa
     assert result.exit_code == 0
     assert "quarantined p4: " in result.output
     assert "31 of 32 videos found" in result.output
-    with pytest.raises(DataError, match=r"sources\.pictures: of 32 train videos 2 cannot be had"):
+    with pytest.raises(DataError, match=r"sources\.pictures: of 32 train videos 2 are missing"):
         train(world_config, tmp_path / "run", *settings)
     train(world_config, tmp_path / "run", *settings, "train.epochs=1", allow_missing=2)
 

@@ -88,7 +88,7 @@ def test_a_run_does_not_go_on_from_another_start(first: Path, world_config: Path
     settings = (f"train.start={tmp_path / 'model'}", "train.epochs=1")
     train(world_config, tmp_path / "run", *settings, stop_after=2)
     ProTA.from_config(Experiment.load(world_config).model).save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match="began with"):
+    with pytest.raises(ValueError, match="cannot resume"):
         train(world_config, tmp_path / "run", *settings)
 
 

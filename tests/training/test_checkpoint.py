@@ -234,7 +234,7 @@ def test_damaged_files_of_a_checkpoint_are_named(tmp_path: Path, name: str, dama
         torch.save({"param_groups": []}, path)
     else:
         path.write_bytes(whole[: len(whole) // 2 if damage == "half" else 0])
-    said = "is not there" if damage == "gone" else "is corrupt or of another run"
+    said = "is missing" if damage == "gone" else "is corrupt or of another run"
     with pytest.raises(ValueError, match=rf"{name} {said}: restore it, or start another run") as caught:
         run.restore(model, optimiser, average)
     assert "\n" not in str(caught.value)

@@ -17,10 +17,11 @@ from typing import ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from prota.config.experiment import Experiment
+from prota.config.model import Config
 from prota.errors import ProtaError, one_line
-from prota.model.folder import model_folder
+from prota.model.folder import model_folder, saved_config
 
-__all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "find_checkpoint"]
+__all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "config_of", "find_checkpoint"]
 
 REPAIR = "restore it, or start another run"
 STATE_FILE = "state.json"
@@ -146,3 +147,8 @@ def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
             rule = f"best on validation at step {state.best_step}" if which == "best" else f"last, step {state.step}"
             return chosen, rule, state
     raise RunError(f"{path} has no checkpoint yet: train on with the same command")
+
+
+def config_of(source: str) -> Config:
+    """The settings of the model that ``train.start`` names."""
+    return saved_config(find_checkpoint(Path(source))[0])

@@ -123,7 +123,7 @@ def with_address(args: list[str]) -> list[str]:
 def load_experiment(path: Path, overrides: list[str] | None, start: str | None = None) -> Experiment:
     """The experiment of a TOML file; ``start``, the model of --from, stands for its train.start."""
     from prota.config.experiment import Experiment
-    from prota.training.start import config_of
+    from prota.runs import config_of
 
     changes = [*(overrides or ()), *([f"train.start={json.dumps(start)}"] if start else [])]
     return Experiment.load(path, changes, base=config_of)

@@ -111,7 +111,7 @@ class FrameCache:
 
     def frames(self, video_id: str) -> Pictures:
         """The frames of a video, a read-only view into the file, [n, size, size, 3]."""
-        entry = self._entry(video_id)
+        entry = self.entry(video_id)
         if entry.shard not in self._shards:
             problem = shard_problem(self.folder, entry.shard, self._lengths[entry.shard], self.plan.size)
             if problem:
@@ -119,15 +119,8 @@ class FrameCache:
             self._shards[entry.shard] = np.load(self.folder / f"{entry.shard}.npy", mmap_mode="r")
         return self._shards[entry.shard][entry.offset : entry.offset + entry.count]
 
-    def times(self, video_id: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Time of each frame in seconds, [n]."""
-        return np.array(self._entry(video_id).times, dtype=np.float64)
-
-    def duration(self, video_id: str) -> float:
-        """Length of the whole video in seconds."""
-        return self._entry(video_id).duration
-
-    def _entry(self, video_id: str) -> Entry:
+    def entry(self, video_id: str) -> Entry:
+        """The record of a video in the index of its shard."""
         if video_id in self._entries:
             return self._entries[video_id]
         reason = self.quarantined.get(video_id)

@@ -67,7 +67,9 @@ class Entry:
     offset: int
     count: int
     times: list[float]
+    """Of its frames, in seconds."""
     duration: float
+    """Of the whole video, in seconds."""
     crc32: int
     source: Source
 

@@ -7,7 +7,7 @@ word of a caption is replaced by one of another caption; its similarities and it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,10 +43,6 @@ class Faithfulness:
     """How often the contribution of the replaced word changes most."""
     chance: float
     """How often a random word would be the replaced one."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
     def table(self) -> Table:
         """For the terminal."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -39,9 +39,6 @@ class RetrievalMetrics:
 
     text_to_video: DirectionMetrics
     video_to_text: DirectionMetrics
-
-    def as_dict(self) -> dict[str, dict[str, float]]:
-        return asdict(self)
 
 
 def direction_metrics(ranks: Ranks) -> DirectionMetrics:

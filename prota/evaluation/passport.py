@@ -19,7 +19,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 import prota
 from prota.errors import ProtaError
 from prota.files import write_atomically
-from prota.model.weights import fingerprint
 
 if TYPE_CHECKING:
     import torch
@@ -50,24 +49,11 @@ class CheckpointRecord:
     step: int | None
     """Training steps; None if not known."""
     fingerprint: str
-    """See `fingerprint`."""
+    """See `prota.model.weights.fingerprint`."""
     missing: dict[str, int] = field(default_factory=dict)
     """Split → items that were missing in training, by permission; empty if not known."""
     started_from: dict[str, str] = field(default_factory=dict)
     """``model`` and ``fingerprint`` of the start of training; empty: pretrained towers, or not known."""
-
-    @classmethod
-    def of(
-        cls,
-        folder: str | Path,
-        rule: str,
-        *,
-        step: int | None = None,
-        missing: dict[str, int] | None = None,
-        started_from: dict[str, str] | None = None,
-    ) -> CheckpointRecord:
-        """The record of the model saved in a folder."""
-        return cls(str(folder), rule, step, fingerprint(folder), missing or {}, started_from or {})
 
 
 def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
@@ -97,7 +83,7 @@ class Passport:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     metrics: dict[str, dict[str, float]]
-    """`RetrievalMetrics.as_dict()`: direction → metric → value."""
+    """`RetrievalMetrics`: direction → metric → value."""
     intervals: dict[str, dict[str, tuple[float, float]]]
     """Direction → metric → 95 % interval, see `bootstrap`; a direction without intervals may be absent."""
     split: str
@@ -117,7 +103,7 @@ class Passport:
     config: dict[str, Any]
     seed: int | None
     faithfulness: dict[str, float] | None = None
-    """`Faithfulness.as_dict()`, if measured."""
+    """`Faithfulness`, if measured."""
     environment: dict[str, Any] = field(default_factory=collect_environment)
 
     def __post_init__(self) -> None:

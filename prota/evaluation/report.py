@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from prota.evaluation.passport import CheckpointRecord, Passport, collect_enviro
 from prota.evaluation.scoring import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.kernels.dispatch import recorded
 from prota.model.prota import ProTA
+from prota.model.weights import fingerprint
 from prota.runs import Run, RunError, TrainingState, find_checkpoint
 from prota.runtime import ALONE, World, autocast_for
 
@@ -87,8 +88,8 @@ class SystemUnderTest:
                     "restore its annotations, or evaluate a copy made by `prota export`"
                 )
             trained_on = frozenset(learned.video_ids)
-        step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, None, None)
-        record = CheckpointRecord.of(folder, rule, step=step, missing=missing, started_from=began)
+        step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, {}, {})
+        record = CheckpointRecord(str(folder), rule, step, fingerprint(folder), missing, began)
         return cls(model, experiment, benchmark, record, trained_on)
 
 
@@ -128,14 +129,9 @@ class Evaluation:
         self.reader = ClipReader(cache, system.experiment, self.split)
         self.autocast = autocast_for(system.model.logit_scale.device)
 
-    def run(
-        self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None
-    ) -> tuple[Passport, Tensor]:
-        """The result and the plain score matrix."""
-        measured = self.measure(normalisation, progress)
-        return self.result(measured, normalisation, candidates), measured.scored.scores
-
-    def measure(self, normalisation: Normalisation, progress: Progress | None = None, world: World = ALONE) -> Measured:
+    def measure(
+        self, normalisation: Normalisation = "none", progress: Progress | None = None, world: World = ALONE
+    ) -> Measured:
         """Compute all scores; with several processes, all of them must call this."""
         model, bank = self.system.model, None
         # Checked before scoring: there may be no training captions.
@@ -147,7 +143,9 @@ class Evaluation:
         backends = sorted(set().union(*world.exchange(set(ran))))
         return Measured(scored, bank, backends, world.size)
 
-    def result(self, measured: Measured, normalisation: Normalisation, candidates: Candidates) -> Passport:
+    def result(
+        self, measured: Measured, normalisation: Normalisation = "none", candidates: Candidates = "captions"
+    ) -> Passport:
         """Metrics and intervals with their passport."""
         scored = measured.scored
         to_video = to_text = scored.scores
@@ -161,7 +159,7 @@ class Evaluation:
         metrics, intervals = summarise(to_video, to_text, scored.video_of_text, candidates)
         experiment, device = self.system.experiment, self.system.model.logit_scale.device
         return Passport(
-            metrics=metrics.as_dict(),
+            metrics=asdict(metrics),
             intervals=intervals,
             split=f"{self.system.benchmark.name} {self.split.name}",
             split_hash=self.wanted.hash,
@@ -251,7 +249,7 @@ def matrix_result(scores: Tensor, targets: Tensor, *, source: str, candidates: C
     to_video, to_text = dual_softmax(scores) if dsl else (scores, scores)
     metrics, intervals = summarise(to_video, to_text, targets, candidates)
     return Passport(
-        metrics=metrics.as_dict(),
+        metrics=asdict(metrics),
         intervals=intervals,
         split=f"score matrix {source}",
         split_hash="",

@@ -26,6 +26,8 @@ __all__ = ["ScoredSplit", "encode_videos", "score_split", "score_texts"]
 
 Progress = Callable[[str, int, int], None]
 
+VIDEOS_AT_ONCE, TEXTS_AT_ONCE = 32, 256
+
 
 @dataclass(frozen=True)
 class ScoredSplit:
@@ -45,47 +47,38 @@ def encode_videos(
     video_ids: Sequence[str],
     *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    batch: int = 32,
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> PreparedTokens:
     """Encode videos; each process encodes some and returns all."""
-    own = video_ids[_own(len(video_ids), batch, world)]
-    parts = world.together(lambda: _encode(model, reader, own, autocast=autocast, batch=batch, progress=progress))
+    device = model.logit_scale.device
+    own = _own(video_ids, VIDEOS_AT_ONCE, world)
+
+    def encode() -> list[PreparedTokens]:
+        parts = []
+        ahead = ReadAhead(lambda index: reader.read(own[index]), 0, len(own))
+        try:
+            for done, clips in enumerate(ahead, start=1):
+                frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)
+                with autocast():
+                    parts.append(model.encode_video(frames, clips.mask))
+                if progress:
+                    progress("videos", sum(map(len, own[:done])), sum(map(len, own)))
+        finally:
+            ahead.close()
+        return parts
+
+    parts = world.together(encode)
     if world.size > 1:
         slim = [part.without_source().to("cpu") for part in parts]
-        parts = [part.to(model.logit_scale.device) for ones in world.exchange(slim) for part in ones]
+        parts = [part.to(device) for ones in world.exchange(slim) for part in ones]
     return PreparedTokens.cat(parts)
 
 
-def _own(count: int, batch: int, world: World) -> slice:
-    """This process's items of ``count`` that are worked on in batches: whole batches, the same as one process has."""
-    batches = world.part(-(-count // batch))
-    return slice(batches.start * batch, batches.stop * batch)
-
-
-def _encode(
-    model: ProTA,
-    reader: ClipReader,
-    video_ids: Sequence[str],
-    *,
-    autocast: Callable[[], AbstractContextManager[object]],
-    batch: int,
-    progress: Progress | None,
-) -> list[PreparedTokens]:
-    starts = range(0, len(video_ids), batch)
-    ahead = ReadAhead(lambda index: reader.read(video_ids[starts[index] : starts[index] + batch]), 0, len(starts))
-    parts, device = [], model.logit_scale.device
-    try:
-        for done, clips in enumerate(ahead, start=1):
-            frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)
-            with autocast():
-                parts.append(model.encode_video(frames, clips.mask))
-            if progress:
-                progress("videos", min(done * batch, len(video_ids)), len(video_ids))
-    finally:
-        ahead.close()
-    return parts
+def _own(items: Sequence[str], size: int, world: World) -> list[Sequence[str]]:
+    """The batches of this process; together they are those of one process."""
+    starts = range(0, len(items), size)
+    return [items[starts[number] : starts[number] + size] for number in world.part(len(starts))]
 
 
 @torch.inference_mode()
@@ -95,7 +88,6 @@ def score_texts(
     videos: PreparedTokens,
     *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    batch: int = 256,
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> Tensor:
@@ -103,29 +95,23 @@ def score_texts(
 
     Each process scores some texts; the first returns all scores, the others none.
     """
-    own = texts[_own(len(texts), batch, world)]
-    rows = world.together(lambda: _score(model, own, videos, autocast=autocast, batch=batch, progress=progress))
+    own = _own(texts, TEXTS_AT_ONCE, world)
+
+    def score() -> Tensor:
+        rows = torch.empty(sum(map(len, own)), len(videos))
+        end = 0
+        for block in own:
+            with autocast():
+                encoded = model.encode_text(block)
+            start, end = end, end + len(block)
+            rows[start:end] = model.score(encoded, videos).float().cpu()
+            if progress:
+                progress("texts", end, len(rows))
+        return rows
+
+    rows = world.together(score)
     if world.size > 1:
         rows = torch.cat(world.collect(rows) or [torch.empty(0, len(videos))])
-    return rows
-
-
-def _score(
-    model: ProTA,
-    texts: Sequence[str],
-    videos: PreparedTokens,
-    *,
-    autocast: Callable[[], AbstractContextManager[object]],
-    batch: int,
-    progress: Progress | None,
-) -> Tensor:
-    rows = torch.empty(len(texts), len(videos))
-    for start in range(0, len(texts), batch):
-        with autocast():
-            block = model.encode_text(texts[start : start + batch])
-        rows[start : start + batch] = model.score(block, videos).float().cpu()
-        if progress:
-            progress("texts", min(start + batch, len(texts)), len(texts))
     return rows
 
 

@@ -18,10 +18,10 @@ from prota.config.presets import preset_fields
 from prota.evaluation.paper import AblationRow, ablation_rows
 from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
+from prota.runs import config_of
 from prota.runtime import World
 from prota.training.checkpoint import RunFolder
 from prota.training.features import FeatureClips
-from prota.training.start import config_of
 from prota.training.trainer import Reporter, Trainer
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def run_table(
                     return [*results, AblationResult(row, tuple(passports))] if passports else results
                 if world.first:
                     system = SystemUnderTest.load(run.path, None, world.device)
-                    passport, _ = Evaluation(system, "test", allow_missing).run("none", "captions")
-                    passport.write(result)
+                    evaluation = Evaluation(system, "test", allow_missing)
+                    evaluation.result(evaluation.measure()).write(result)
                 world.barrier()
             run.release()
             passports.append(Passport.read(result))

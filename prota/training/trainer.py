@@ -7,7 +7,8 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +28,8 @@ from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.scoring import score_split
 from prota.losses import MAX_LOGIT_SCALE
 from prota.model.prota import ProTA
-from prota.runs import RunError, TrainingState
+from prota.model.weights import fingerprint
+from prota.runs import RunError, TrainingState, find_checkpoint
 from prota.runtime import World, autocast_for
 from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder
@@ -36,7 +38,6 @@ from prota.training.features import FeatureClips, feature_key
 from prota.training.locality import Replaced, replace_words
 from prota.training.optimiser import describe_groups, make_optimiser, rate_factor, set_rates
 from prota.training.sources import Schedule, Source, open_sources
-from prota.training.start import Start
 from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 
@@ -139,11 +140,7 @@ class Trainer:
             # Only checked for missing videos, so that this is reported before training.
             require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
-        self.start = Start.find(self.config)
-        if self.start:
-            self.data["start"] = self.start.fingerprint
-        model = self.start.model(experiment) if self.start else ProTA.from_config(experiment.model)
-        self.model = model.to(world.device)
+        self.model = self._initial_model().to(world.device)
         self.autocast = autocast_for(world.device)
         if experiment.loss.soft_targets:
             encode = sentence_encoder(self.model, self.config.teacher, self.autocast)
@@ -156,6 +153,14 @@ class Trainer:
         self._read_features(report)
         clips = self.main.reader.cache
         self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
+
+    def _initial_model(self) -> ProTA:
+        """Pretrained towers with a new head, or the model of ``train.start``, of a run its best checkpoint."""
+        if not self.config.start:
+            return ProTA.from_config(self.experiment.model)
+        folder, _, _ = find_checkpoint(Path(self.config.start))
+        self.data["start"] = fingerprint(folder)
+        return ProTA.from_start(folder, self.experiment.model, towers_only=self.config.start_with == "towers")
 
     def _set_up_torch(self) -> None:
         torch.manual_seed(self.config.seed)
@@ -191,8 +196,7 @@ class Trainer:
                 f"cannot resume {self.run.path}: captions or videos have changed; restore the annotations and the "
                 "frame cache, or use another --out folder"
             )
-        started = str(self.start.source) if self.start else ""
-        state = replace(state, missing=self.missing, data=self.data, started_from=started)
+        state = replace(state, missing=self.missing, data=self.data, started_from=self.config.start)
         if self.world.first:
             self.run.cut_log(state.step, state.epoch)
             if report:
@@ -229,7 +233,7 @@ class Trainer:
         self.model.eval()
         tower = self.model.video_encoder.tower
         # A model that training starts from is already standardised.
-        if tower.standardised and not self.start:
+        if tower.standardised and not self.config.start:
             batches = self.main.batches(0)[:8]
             clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
             with self.autocast():
@@ -369,7 +373,7 @@ class Trainer:
             metrics = retrieval_metrics(scored.scores, scored.video_of_text)
             both = (metrics.text_to_video, metrics.video_to_text)
             value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
-            record = {"step": state.step, "epoch": state.epoch, "validation": metrics.as_dict(), "value": value}
+            record = {"step": state.step, "epoch": state.epoch, "validation": asdict(metrics), "value": value}
             self._log(record)
             if report:
                 report.validated(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_an_average_changes_what_is_saved_and_not_what_is_learned(
     experiment = RunFolder(averaged).experiment()
     split = load_benchmark(experiment.data).split("val")
     scored = score_split(model, ClipReader(open_cache(experiment), experiment, split), split)
-    assert retrieval_metrics(scored.scores, scored.video_of_text).as_dict() == validations(averaged)[-1]
+    assert asdict(retrieval_metrics(scored.scores, scored.video_of_text)) == validations(averaged)[-1]
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 6])

@@ -13,12 +13,12 @@ from prota import ProTA
 from prota.cli import app
 from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
-from prota.evaluation.passport import Passport, fingerprint
+from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
 from prota.model.folder import ModelFolderError
-from prota.runs import find_checkpoint
+from prota.model.weights import fingerprint
+from prota.runs import config_of, find_checkpoint
 from prota.training.checkpoint import RunFolder
-from prota.training.start import config_of
 from prota.training.trainer import Trainer
 from tests.tiny_models import clip_config, pair_config
 from tests.training.runs import ALONE, curve, train
@@ -65,7 +65,8 @@ def test_settings_come_from_the_model_where_the_config_has_none(
     # What a checkpoint and a result say of it.
     weights = fingerprint(find_checkpoint(first)[0])
     system = SystemUnderTest.load(tmp_path / "run", None, torch.device("cpu"))
-    passport, _ = Evaluation(system, "test").run("none", "captions")
+    evaluation = Evaluation(system, "test")
+    passport = evaluation.result(evaluation.measure())
     passport.write(tmp_path / "result.json")
     assert passport.checkpoint is not None
     assert passport.checkpoint.started_from == {"model": str(first), "fingerprint": weights}

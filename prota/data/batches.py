@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,13 +24,13 @@ from prota.config.experiment import Experiment
 from prota.data.frame_cache import CachePlan, FrameCache
 from prota.data.splits import DataError, Split
 
-__all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair", "ReadAhead"]
-__all__ += ["count_batches", "epoch_batches", "open_cache"]
+__all__ = ["Array", "ClipReader", "Clips", "FrameBatch", "Pair"]
+__all__ += ["count_batches", "epoch_batches", "open_cache", "read_ahead"]
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
 
-# Items that `ReadAhead` holds.
+# Items that `read_ahead` computes in advance.
 _AHEAD = 3
 
 
@@ -230,40 +230,14 @@ def _number(video_id: str, purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{purpose}:{video_id}".encode()).digest()[:8], "little")
 
 
-class ReadAhead(Generic[T]):
-    """Call ``make`` for consecutive numbers in a thread, a few ahead of the iteration, which raises its errors."""
-
-    def __init__(self, make: Callable[[int], T], start: int, stop: int) -> None:
-        self._queue: queue.Queue[T | BaseException] = queue.Queue(maxsize=_AHEAD)
-        self._closed = threading.Event()
-        self._count = stop - start
-        self._thread = threading.Thread(target=self._work, args=(make, start, stop), daemon=True)
-        self._thread.start()
-
-    def _work(self, make: Callable[[int], T], start: int, stop: int) -> None:
-        for index in range(start, stop):
-            result: T | BaseException
-            try:
-                result = make(index)
-            except BaseException as error:
-                result = error
-            while not self._closed.is_set():
-                try:
-                    self._queue.put(result, timeout=0.1)
-                    break
-                except queue.Full:
-                    continue
-            if self._closed.is_set() or isinstance(result, BaseException):
-                return
-
-    def __iter__(self) -> Iterator[T]:
-        for _ in range(self._count):
-            result = self._queue.get()
-            if isinstance(result, BaseException):
-                raise result
-            yield result
-
-    def close(self) -> None:
-        """Stop reading and drop what was read ahead."""
-        self._closed.set()
-        self._thread.join()
+def read_ahead(make: Callable[[int], T], start: int, stop: int) -> Generator[T]:
+    """``make`` of consecutive numbers, computed in a thread, a few ahead of the iteration; close it to stop early."""
+    pool, waiting = ThreadPoolExecutor(1), deque[Future[T]]()
+    try:
+        for number in range(start, stop + _AHEAD):
+            if number < stop:
+                waiting.append(pool.submit(make, number))
+            if number >= start + _AHEAD:
+                yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

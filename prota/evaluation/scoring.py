@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prota.data.batches import ClipReader, ReadAhead
+from prota.data.batches import ClipReader, read_ahead
 from prota.data.pictures import to_pictures
 from prota.data.splits import Split
 from prota.model.prota import ProTA
@@ -56,7 +56,7 @@ def encode_videos(
 
     def encode() -> list[PreparedTokens]:
         parts = []
-        ahead = ReadAhead(lambda index: reader.read(own[index]), 0, len(own))
+        ahead = read_ahead(lambda index: reader.read(own[index]), 0, len(own))
         try:
             for done, clips in enumerate(ahead, start=1):
                 frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)

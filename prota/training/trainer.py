@@ -17,7 +17,7 @@ from torch import nn
 
 from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
-from prota.data.batches import ClipReader, FrameBatch, Pair, ReadAhead, open_cache
+from prota.data.batches import ClipReader, FrameBatch, Pair, open_cache, read_ahead
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
@@ -273,7 +273,7 @@ class Trainer:
             return _Batch(source, pairs, text, clips, similar, self._replaced(step, batch, text))
 
         self.model.train()
-        ahead = ReadAhead(read, state.step, self.schedule.ends[state.epoch])
+        ahead = read_ahead(read, state.step, self.schedule.ends[state.epoch])
         before = time.perf_counter()
         try:
             for batch in ahead:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prota.config.experiment import Experiment
-from prota.data.batches import ClipReader, ReadAhead, count_batches, epoch_batches, open_cache
+from prota.data.batches import ClipReader, count_batches, epoch_batches, open_cache, read_ahead
 from prota.data.frame_cache import CachePlan
 from prota.data.splits import DataError, Item, Split, SplitName
 
@@ -218,14 +218,14 @@ def test_a_cache_of_other_settings_is_refused(world_config: Path) -> None:
 
 
 def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
-    assert list(ReadAhead(lambda n: n * n, 2, 6)) == [4, 9, 16, 25]
+    assert list(read_ahead(lambda n: n * n, 2, 6)) == [4, 9, 16, 25]
 
     def fail(number: int) -> int:
         if number == 2:
             raise ValueError("number two")
         return number
 
-    ahead = ReadAhead(fail, 0, 5)
+    ahead = read_ahead(fail, 0, 5)
     seen = []
     with pytest.raises(ValueError, match="number two"):
         seen.extend(ahead)
@@ -234,7 +234,7 @@ def test_reading_ahead_keeps_order_and_passes_errors_on() -> None:
 
 def test_closing_stops_reading() -> None:
     before = threading.active_count()
-    ahead = ReadAhead(lambda n: n, 0, 10_000)
+    ahead = read_ahead(lambda n: n, 0, 10_000)
     assert next(iter(ahead)) == 0
     ahead.close()
     assert threading.active_count() == before

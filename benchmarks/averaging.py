@@ -32,7 +32,7 @@ def main() -> None:
     split = load_benchmark(experiment.data).split("val")
     reader = ClipReader(open_cache(experiment), experiment, split)
     device = start_world(given.device).device
-    autocast = autocast_for(device, experiment.train.precision)
+    autocast = autocast_for(device)
 
     def value(runs: list[Path]) -> float:
         models = [ProTA.from_pretrained(find_checkpoint(run)[0]) for run in runs]

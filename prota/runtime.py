@@ -173,9 +173,9 @@ def choose_device(name: str = "auto", local: int = 0) -> torch.device:
     return chosen
 
 
-def autocast_for(device: torch.device, precision: str) -> Callable[[], AbstractContextManager[object]]:
-    """How encoders run: in bf16 on a CUDA GPU where asked for, in fp32 elsewhere."""
-    if device.type == "cuda" and precision == "bf16":
+def autocast_for(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
+    """How encoders run: in bf16 on a CUDA GPU, in fp32 elsewhere. Scores are always fp32."""
+    if device.type == "cuda":
         return lambda: torch.autocast("cuda", dtype=torch.bfloat16)
     return nullcontext
 

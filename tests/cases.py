@@ -43,7 +43,8 @@ SCORE_VARIANTS: dict[str, dict[str, object]] = {
 DISTRIBUTION_VARIANTS: dict[str, dict[str, object]] = {
     "residual": {},
     "plain": {"mean": "plain"},
-    "clamped": {"log_var_min": -4.05, "log_var_max": -3.95},
+    "clamped-above": {"log_var_init": 4.0},
+    "clamped-below": {"log_var_init": -10.0},
 }
 
 

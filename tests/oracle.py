@@ -132,8 +132,7 @@ def token_mean(f: Vector, heads: SideHeads, distribution: DistributionConfig) ->
 
 def token_log_var(f: Vector, heads: SideHeads, distribution: DistributionConfig) -> Vector:
     """Eq. 9, right: log σ² = W^var(f), clamped."""
-    low, high = distribution.log_var_min, distribution.log_var_max
-    return [min(max(value, low), high) for value in forward(heads.var, f)]
+    return [min(max(value, -10.0), 4.0) for value in forward(heads.var, f)]
 
 
 def item_tokens(item: Item, heads: SideHeads, score: ScoreConfig, distribution: DistributionConfig) -> Tokens:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -186,7 +186,7 @@ def _report_faithfulness(evaluation: Evaluation, measured: Measured) -> dict[str
     with progress("words") as update:
         found = evaluation.faithfulness(measured, lambda what, done, total: update(done, total, what))
     show_table(found.table())
-    return found.as_dict()
+    return asdict(found)
 
 
 def _report_audit(checks: list[Check]) -> None:

@@ -1,1 +1,1 @@
-"""The settings of a model, of data and of training: typed, validated, saved with what they made."""
+"""Typed and validated settings of models, data and training, saved with every model and run."""

@@ -7,65 +7,85 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from prota.config.base import ConfigError, Section
+from prota.config.base import ConfigError, Derived, Section
 from prota.config.model import Config
 
-__all__ = ["DataConfig", "Experiment", "SourceConfig", "TrainConfig"]
+__all__ = ["COLOUR", "DataConfig", "Experiment", "SourceConfig", "TrainConfig"]
+
+# How far brightness, contrast and saturation of augmented videos vary.
+COLOUR = 0.3
+
+
+def _max_seconds(benchmark: object) -> float:
+    # DiDeMo's sentences describe the first 30 seconds, and the field looks no further.
+    return 30.0 if benchmark == "didemo" else 0.0
 
 
 class DataConfig(Section):
-    """Which captions and videos, and where they lie."""
+    """Which captions and videos, and where they are."""
 
-    removed: ClassVar[Mapping[str, object]] = {"cache_jitter": 1}
+    removed: ClassVar[Mapping[str, object]] = {
+        "annotations": Derived("data.captions names the folder"),
+        "cache_jitter": 1,
+        "max_seconds": Derived("data.benchmark decides", lambda saved: _max_seconds(saved.get("benchmark"))),
+    }
 
     benchmark: Literal["msrvtt-9k", "msrvtt-7k", "msrvtt-full", "msvd", "lsmdc", "didemo", "folder"] = Field(
-        "msrvtt-9k", description="whose files and splits"
+        "msrvtt-9k", description="defines the format of the captions and the splits"
     )
-    annotations: str = Field("", description="folder of the benchmark's own annotation files")
     captions: str = Field(
-        "", description="benchmark=folder: CSV or JSONL with video, caption and optionally split and tag"
+        "",
+        description="folder of the benchmark's annotation files; with benchmark=folder a CSV, TSV or JSONL file with "
+        "video, caption and optionally split and tag",
     )
     tags: tuple[str, ...] = Field(
         (),
-        description="benchmark=folder: only captions with one of these tags (human: also human:…); empty: all",
+        description="benchmark=folder: use only captions with one of these tags (human includes human:…); empty: all",
     )
-    videos: str = Field("", description="folder that holds the videos, at any depth, by id, whatever their extension")
-    cache: str = Field("", description="folder of the frame cache that `prota data prepare` fills")
-    train_list: str = Field("", description="file of video ids that replaces the benchmark's own training list")
-    test_list: str = Field("", description="file that replaces the benchmark's own test list, in the same format")
+    videos: str = Field("", description="folder of the videos, searched recursively; files are matched by id")
+    cache: str = Field("", description="folder of the frame cache, filled by `prota data prepare`")
+    train_list: str = Field("", description="file of video ids that replaces the benchmark's training list")
+    test_list: str = Field("", description="file that replaces the benchmark's test list, in the same format")
     test_captions: Literal["one", "all"] = Field(
-        "one", description="msrvtt-9k and -7k: the test list's one sentence a video, or all captions of the annotations"
+        "one", description="msrvtt-9k and -7k: test with the test list's one sentence per video, or with all captions"
     )
-    validation: int = Field(
-        0, ge=0, description="training videos held back for validation, chosen by a hash of their id"
-    )
+    validation: int = Field(0, ge=0, description="number of training videos held out for validation, by hash of the id")
     cache_size: int = Field(224, ge=8, description="side of the cached square frames, in pixels")
-    max_seconds: float = Field(
-        0.0, ge=0, description="only the first so many seconds of a video are sampled; 0: all of it"
-    )
-    dilution: int = Field(0, ge=0, description="unrelated videos mixed into each video, sharing its frames evenly")
+    dilution: int = Field(0, ge=0, description="number of unrelated videos mixed into each video in equal parts")
+
+    @classmethod
+    def upgraded(cls, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        # One setting for both now; "annotations" itself is removed.
+        return {**saved, "captions": saved.get("captions") or saved.get("annotations", "")}
+
+    @property
+    def max_seconds(self) -> float:
+        """Only this much of the beginning of each video is sampled; 0: all of it."""
+        return _max_seconds(self.benchmark)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.benchmark == "folder" and not self.captions:
-            raise ValueError("captions='' leaves benchmark='folder' without captions; allowed: a CSV or JSONL file")
+            raise ValueError("captions must name a CSV, TSV or JSONL file with benchmark='folder'")
         if self.tags and self.benchmark != "folder":
-            raise ValueError(f"tags={list(self.tags)} needs benchmark='folder', and here is {self.benchmark!r}")
+            raise ValueError(f"tags={list(self.tags)} needs benchmark='folder', got {self.benchmark!r}")
         return self
 
 
 class SourceConfig(Section):
-    """Another source of training data beside [data], in the form of benchmark=folder: captioned pictures, say."""
+    """A source of training data in addition to [data], in the form of benchmark=folder: captioned pictures, say."""
 
-    share: float = Field(gt=0, le=1, description="share of the training steps; [data] has what the sources leave")
-    weight: float = Field(1.0, gt=0, description="what the loss of its batches is multiplied with")
-    captions: str = Field(description="CSV or JSONL with video, caption and optionally split and tag; no split: train")
+    share: float = Field(gt=0, le=1, description="share of the training steps; [data] has the rest")
+    weight: float = Field(1.0, gt=0, description="factor on the loss of its batches")
+    captions: str = Field(
+        description="CSV, TSV or JSONL file with video, caption and optionally split (default: train) and tag"
+    )
     tags: tuple[str, ...] = Field((), description="as data.tags")
-    videos: str = Field("", description="folder that holds its videos or pictures")
+    videos: str = Field("", description="folder of its videos or pictures")
     cache: str = Field(description="folder of its frame cache")
     cache_size: int = Field(224, ge=8, description="side of its cached square frames, in pixels")
     batch_size: int | None = Field(None, ge=2, description="default: train.batch_size")
-    captions_per_video: int | None = Field(None, ge=1, description="default: train.captions_per_video")
+    captions_per_video: int | None = Field(None, ge=0, description="default: train.captions_per_video")
     frames: int | None = Field(None, ge=0, description="default: train.frames")
     crop: float | None = Field(None, gt=0, le=1, description="default: train.crop")
     mixing: float | None = Field(None, ge=0, le=1, description="default: train.mixing")
@@ -75,78 +95,84 @@ class TrainConfig(Section):
     """How a model is trained; the defaults are the paper's recipe."""
 
     removed: ClassVar[Mapping[str, object]] = {
+        "captions": Derived("captions_per_video decides: 0 for every caption, 1 for one per video"),
+        "checkpoint_steps": Derived("a checkpoint is saved every 1,000 steps"),
         "clip_norm": 1.0,
+        "colour": Derived("crop below 1 includes colours", lambda saved: COLOUR if saved.get("crop", 1) < 1 else 0.0),
+        "crop_per": Derived(
+            "each video has its own crop", lambda saved: "video" if saved.get("crop", 1) < 1 else saved["crop_per"]
+        ),
         "deterministic": False,
+        "flip": Derived("crop below 1 includes mirroring", lambda saved: saved.get("crop", 1) < 1),
         "gradient_checkpointing": False,
         "jitter": False,
         "layer_decay": 1.0,
+        "precision": "bf16",
         "warmup": 0.1,
         "weight_decay": 0.2,
     }
 
+    @classmethod
+    def upgraded(cls, saved: Mapping[str, Any]) -> Mapping[str, Any]:
+        kept = {name: value for name, value in saved.items() if name != "captions"}
+        return kept | ({"captions_per_video": 0} if saved.get("captions") == "all" else {})
+
     start: str = Field(
         "",
-        description="model that training starts from: a shipped name, a folder, a hub id or a run; "
+        description="model to start training from: a shipped name, a folder, a hub id or a run; "
         "empty: the encoder's pretrained towers",
     )
     start_with: Literal["model", "towers"] = Field(
         "model",
-        description="what is taken from it: all, or its text and vision towers and temperature, with a new temporal "
-        "transformer and head",
+        description="part of it to load: everything, or only the text and vision towers and the temperature, with a "
+        "new temporal transformer and head",
     )
     epochs: int = Field(
-        5, ge=1, description="passes over the training data; with [sources], over the one with the largest share"
+        5, ge=1, description="passes over the training data; with [sources], over the source with the largest share"
     )
-    batch_size: int = Field(128, ge=2, description="pairs in a batch over all devices, of distinct videos")
+    batch_size: int = Field(128, ge=2, description="text-video pairs in a batch over all devices; videos are distinct")
     micro_batch: int = Field(
-        0, ge=0, description="pairs encoded at a time; 0: all. Smaller saves memory, gradients stay those of the batch"
-    )
-    captions: Literal["all", "one"] = Field(
-        "all", description="an epoch shows every caption once, or every video once with a random caption"
+        0, ge=0, description="pairs encoded at a time, to save memory; the gradients stay those of the batch; 0: all"
     )
     captions_per_video: int = Field(
-        1, ge=1, description="captions=one: how many captions of its own a video meets in a batch; losses are averaged"
+        0,
+        ge=0,
+        description="an epoch shows every video once, with this many of its captions (losses are averaged); "
+        "0: every caption once",
     )
     lr_vision: float = Field(1e-7, ge=0, description="learning rate of the vision tower; 0: frozen")
     lr_text: float = Field(1e-7, ge=0, description="learning rate of the text tower; 0: frozen")
     lr_temporal: float = Field(1e-4, ge=0, description="learning rate of the temporal transformer; 0: frozen")
     lr_new: float = Field(1e-3, gt=0, description="learning rate of the head and of new projections")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the encoders on a GPU; scores are always fp32")
     compile: bool = Field(False, description="compile the layers of the towers with torch.compile")
-    frames: int = Field(
-        0, ge=0, description="frames a video shows in training, drawn at random; 0: all of encoder.frames"
+    frames: int = Field(0, ge=0, description="random frames of a video used in a training step; 0: encoder.frames")
+    crop: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="smallest side of a random crop, as a share of the frame; crops are also mirrored at random and "
+        "vary in colour, differently for each video; 1 disables all three",
     )
-    crop: float = Field(1.0, gt=0, le=1, description="smallest side of a random crop, as a share; 1: none")
-    crop_per: Literal["batch", "video"] = Field(
-        "batch", description="one crop for a whole batch, or each video its own"
-    )
-    colour: float = Field(
-        0.0, ge=0, lt=1, description="how far brightness, contrast and saturation of a video go at random; 0: not"
-    )
-    mixing: float = Field(
-        0.0, ge=0, le=1, description="share of videos that get half as many frames again of another, unrelated video"
-    )
-    flip: bool = Field(False, description="mirror videos at random")
+    mixing: float = Field(0.0, ge=0, le=1, description="probability of adding another video's frames, half as many")
     teacher: str = Field(
         "",
-        description="hub id or folder of the sentence encoder that tells loss.soft_targets which captions are alike; "
-        "empty: the text tower as it was before training",
+        description="hub id or folder of the sentence encoder whose similarities loss.soft_targets uses; "
+        "empty: the text tower before training",
     )
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="of everything random")
-    validate_epochs: int = Field(1, ge=1, description="epochs between validations, each with a checkpoint")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="random seed")
+    validate_epochs: int = Field(1, ge=1, description="epochs between validations; each saves a checkpoint")
     ema: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of the old in the moving average of the weights that is validated and saved (0.999, say); "
-        "0: the weights themselves",
+        description="decay of the moving average of the weights, which is validated and saved (0.999, say); "
+        "0 disables it",
     )
-    checkpoint_steps: int = Field(0, ge=0, description="also save a checkpoint every so many steps; 0: not between")
 
     @property
     def augments(self) -> bool:
-        """Whether pictures are changed at random."""
-        return self.crop < 1 or self.flip or self.colour > 0
+        """Whether frames are augmented."""
+        return self.crop < 1
 
 
 class Experiment(Config):
@@ -169,7 +195,7 @@ class Experiment(Config):
         return left if left > 1e-9 else 0.0
 
     def of_source(self, name: str) -> Experiment:
-        """The experiment as one of the further sources takes part in it: with its data, and settings of its own."""
+        """The experiment with the data and the settings of one of the sources."""
         own = self.sources[name]
         data = DataConfig(
             benchmark="folder",
@@ -189,8 +215,8 @@ class Experiment(Config):
         total = sum(source.share for source in self.sources.values())
         if total > 1 + 1e-9:
             raise ValueError(
-                f"the shares of sources {', '.join(self.sources)} add up to {total:g}; allowed: up to 1, the rest is "
-                "that of [data]"
+                f"the shares of sources {', '.join(self.sources)} add up to {total:g}; allowed: at most 1, [data] has "
+                "the rest"
             )
         for name in self.sources:
             try:
@@ -198,17 +224,9 @@ class Experiment(Config):
             except ConfigError as error:
                 raise ValueError(f"sources.{name}: {error}") from None
         if self.train.start_with == "towers" and not self.train.start:
-            raise ValueError("train.start_with='towers' needs train.start, a model to take them from (--from)")
+            raise ValueError("train.start_with='towers' needs train.start (--from)")
         if self.train.teacher and not self.loss.soft_targets:
-            raise ValueError("train.teacher is of use to loss.soft_targets alone, which is 0; allowed: above 0")
-        if self.train.captions == "all" and self.train.captions_per_video > 1:
-            raise ValueError(
-                f"train.captions_per_video={self.train.captions_per_video} draws captions anew in every epoch; "
-                "allowed: with train.captions='one'"
-            )
+            raise ValueError("train.teacher needs loss.soft_targets above 0")
         if self.data.dilution + 1 > self.encoder.frames:
-            raise ValueError(
-                f"data.dilution={self.data.dilution} leaves no frame for the video itself; "
-                f"allowed: below encoder.frames={self.encoder.frames}"
-            )
+            raise ValueError(f"data.dilution={self.data.dilution} must be below encoder.frames={self.encoder.frames}")
         return self

@@ -1,7 +1,7 @@
-"""Every setting of a model, its score and its loss: typed, validated on construction, one source for all uses.
+"""All settings of a model, its score and its loss.
 
-TOML files, dotted overrides (``score.lambda_=50``), help texts and the record inside a checkpoint all come from
-the classes below. Named settings are the tables of ``presets.py``.
+TOML files, dotted overrides (``score.lambda_=50``), help texts and the settings in a checkpoint all come from these
+classes. Named settings are in ``presets.py``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import BeforeValidator, Field, model_validator
 
-from prota.config.base import ConfigError, Section, merge, parse_override, table_row, without_removed
+from prota.config.base import ConfigError, Derived, Section, merge, parse_override, table_row, without_removed
 from prota.config.presets import BACKBONES, PRESETS, preset_fields
 
 __all__ = [
+    "LOG_VAR_MAX",
+    "LOG_VAR_MIN",
+    "TEMPORAL_HEADS",
     "Config",
     "ConfigError",
     "DistributionConfig",
@@ -36,17 +39,30 @@ def _temperature(value: object) -> object:
     return float(value)
 
 
+# Attention heads of the temporal transformer.
+TEMPORAL_HEADS = 8
+# Log-variances are clamped: above 4, float32 scores lose digits.
+LOG_VAR_MIN, LOG_VAR_MAX = -10.0, 4.0
+
 Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
 
 
 class EncoderConfig(Section):
-    """From words and frames to tokens of width D."""
+    """The text and vision towers and the temporal transformer."""
 
-    removed: ClassVar[Mapping[str, object]] = {"drop_path": 0.0, "temporal_positions": 77}
+    removed: ClassVar[Mapping[str, object]] = {
+        "drop_path": 0.0,
+        "temporal_heads": TEMPORAL_HEADS,
+        "temporal_init": Derived(
+            "encoder.kind decides: pair starts at random, others copy the layers of CLIP's text transformer",
+            lambda saved: "random" if saved.get("kind") == "pair" else "clip",
+        ),
+        "temporal_positions": 77,
+    }
 
     kind: Literal["clip", "pair", "toy"] = Field(
         "clip",
-        description="clip: one CLIP model; pair: any vision and text encoder, projected; toy: tiny, for tests",
+        description="clip: a CLIP model; pair: any vision and text encoder with new projections; toy: tiny, for tests",
     )
     clip: str = Field(
         "openai/clip-vit-base-patch32",
@@ -62,76 +78,61 @@ class EncoderConfig(Section):
     )
     frame_feature: Literal["cls", "mean", "cls+mean", "pooler"] = Field(
         "cls+mean",
-        description="kind=pair: what stands for a frame: class token, mean patch, both, or the encoder's own pooler",
+        description="kind=pair: embedding of a frame: class token, mean of the patches, both, or the encoder's pooler",
     )
     frame_layers: int = Field(
-        1, ge=1, description="kind=pair: of how many of the vision encoder's last layers these are taken, side by side"
+        1, ge=1, description="kind=pair: concatenate frame features of this many last layers of the encoder"
     )
-    width: int = Field(512, ge=1, description="D, the joint width; kind=clip: CLIP's own projection width")
+    width: int = Field(512, ge=1, description="D, the joint embedding width; kind=clip: CLIP's projection width")
     image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
     picture: Literal["centre", "whole"] = Field(
-        "centre", description="what of a frame they show: its centre, or all of it, squeezed into the square"
+        "centre", description="centre: crop the frame to its central square; whole: resize the whole frame to a square"
     )
-    text_length: int = Field(32, ge=3, description="N, the most text tokens of a caption, both ends included")
+    text_length: int = Field(32, ge=3, description="N, maximum number of tokens of a text, start and end included")
     text_tokens: Literal["all", "content"] = Field(
         "all",
-        description="which tokens of a text are scored: all, or content words only; function words, punctuation and "
-        "the ends of the text then give context to the text tower and nothing else",
+        description="tokens of a text that are scored: all, or content words only (the text tower still reads "
+        "function words, punctuation and start and end tokens as context)",
     )
     word_share: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="share of a text token that is its own word's input vector; the rest is what the text tower makes "
-        "of it in its sentence",
+        description="share of the word's input vector in its token; the rest is the output of the text tower",
     )
-    frames: int = Field(12, ge=1, le=77, description="M, the frames sampled from a video")
-    logit_scale: float = Field(
-        14.3, gt=0, description="1/tau at the start where there is no CLIP to bring its own (kind=pair, toy)"
-    )
-    temporal_layers: int = Field(4, ge=0, description="layers of the temporal transformer; 0 leaves it out")
-    temporal_heads: int = Field(8, ge=1, description="its attention heads")
-    temporal_init: Literal["clip", "random"] = Field(
-        "clip",
-        description="clip: copy the first layers of CLIP's text transformer; random: start afresh",
+    frames: int = Field(12, ge=1, le=77, description="M, number of frames sampled from a video")
+    logit_scale: float = Field(14.3, gt=0, description="kind=pair, toy: initial 1/tau; a CLIP model has its own")
+    temporal_layers: int = Field(
+        4,
+        ge=0,
+        description="layers of the temporal transformer, initialised from CLIP's text transformer, with kind=pair at "
+        "random; 0 disables it",
     )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.width % self.temporal_heads:
-            raise ValueError(
-                f"width={self.width} cannot be split over temporal_heads={self.temporal_heads}; "
-                "allowed: a divisor of width"
-            )
-        if self.kind == "pair" and self.temporal_init == "clip":
-            raise ValueError("temporal_init='clip' needs kind='clip'; allowed with kind='pair': random")
+        if self.width % TEMPORAL_HEADS:
+            raise ValueError(f"width={self.width} must be a multiple of the {TEMPORAL_HEADS} attention heads")
         if self.frame_layers > 1 and (self.kind != "pair" or self.frame_feature == "pooler"):
             raise ValueError(
-                f"frame_layers={self.frame_layers} needs kind='pair' and class tokens or patches, and here is "
+                f"frame_layers={self.frame_layers} needs kind='pair' and class tokens or patches, got "
                 f"kind={self.kind!r} with frame_feature={self.frame_feature!r}; allowed: 1"
             )
         return self
 
 
 class DistributionConfig(Section):
-    """How a token becomes a Gaussian (the paper's W^mean and W^var)."""
+    """From tokens to Gaussians (the paper's W^mean and W^var)."""
+
+    removed: ClassVar[Mapping[str, object]] = {"log_var_min": LOG_VAR_MIN, "log_var_max": LOG_VAR_MAX}
 
     mean: Literal["residual", "plain"] = Field(
         "residual",
-        description="residual: f + W_mean(f), starting at f; plain: W_mean(f), as printed",
+        description="residual: f + W_mean(f), initially f; plain: W_mean(f), as printed",
     )
-    log_var_min: float = Field(-10.0, ge=-30, description="lower clamp of the log-variance")
-    log_var_max: float = Field(4.0, le=15, description="upper clamp; above 4, float32 scores lose digits")
-    log_var_init: float = Field(-4.0, description="where the last bias of W_var starts")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if not self.log_var_min <= self.log_var_init <= self.log_var_max:
-            raise ValueError(
-                f"log_var_init={self.log_var_init} lies outside the clamp; allowed: log_var_min to log_var_max, "
-                f"here {self.log_var_min} to {self.log_var_max}"
-            )
-        return self
+    log_var_init: float = Field(
+        -4.0, ge=LOG_VAR_MIN, le=LOG_VAR_MAX, description="initial log-variance (the last bias of W_var)"
+    )
 
 
 class ScoreConfig(Section):
@@ -141,25 +142,25 @@ class ScoreConfig(Section):
 
     similarity: Literal["cosine", "squared", "offset", "printed"] = Field(
         "squared",
-        description="cosine: tokens are points; else Gaussians: 1 - W2²/2 (squared), c - W2 (offset), -W2 (printed)",
+        description="cosine: tokens are points; others: Gaussians, 1 - W2²/2 (squared), c - W2 (offset), -W2 (printed)",
     )
-    offset: float = Field(1.5, description="c of similarity=offset")
+    offset: float = Field(1.5, description="c, for similarity=offset")
     distance: Literal["variance", "deviation"] = Field(
         "variance",
-        description="what W2 compares beside the means: variances, as printed, or standard deviations",
+        description="W2 compares means and variances (as printed), or means and standard deviations",
     )
     aggregation: Literal["tokens", "pooling"] = Field(
         "tokens",
-        description="tokens: every word with every frame; pooling: one vector each (CLIP4Clip's mean pooling)",
+        description="tokens: compare every word with every frame; pooling: one vector each (CLIP4Clip's mean pooling)",
     )
     text_pooling: Literal["last", "mean"] = Field(
         "last",
-        description="aggregation=pooling: the text's vector is its last token (EOS) or the mean of its tokens",
+        description="aggregation=pooling: a text is its last token (EOS) or the mean of its tokens",
     )
     lambda_: Temperature = Field(100.0, description="sharpness of the low-dimension aggregation, or 'max'")
     weights: Literal["uniform", "intra", "intra+inter"] = Field(
         "intra+inter",
-        description="what weighs a token: nothing, its own side, or its own side and the other side",
+        description="token weights: uniform, from its own modality, or from both",
     )
     weighting: Literal["literal", "normalised"] = Field(
         "literal",
@@ -167,27 +168,25 @@ class ScoreConfig(Section):
     )
     intra: Literal["softmax", "sigmoid", "none"] = Field(
         "softmax",
-        description="what is applied to the output of the token-weight MLP",
+        description="activation of the token-weight MLP",
     )
     gram: Literal["gaussian", "dot", "none"] = Field(
         "gaussian",
-        description="Gram matrix: mean of Gaussian kernels, dot products, or none (the MLP sees bare tokens)",
+        description="Gram matrix: mean of Gaussian kernels, dot products, or none (the MLP reads the tokens)",
     )
-    kernels: int = Field(5, ge=1, le=16, description="R, the number of Gaussian kernels")
+    kernels: int = Field(5, ge=1, le=16, description="R, number of Gaussian kernels")
     bandwidth_value: float = Field(1.0, gt=0, description="base bandwidth b of the Gaussian kernels")
     xi: Temperature = Field(100.0, description="sharpness of the inter-modality aggregation, or 'max'")
 
     @property
     def probabilistic(self) -> bool:
-        """Whether tokens are Gaussians (otherwise points)."""
+        """Whether tokens are Gaussians, not points."""
         return self.similarity != "cosine"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.aggregation == "pooling" and self.probabilistic:
-            raise ValueError(
-                f"aggregation='pooling' has no use for similarity={self.similarity!r}; allowed with pooling: cosine"
-            )
+            raise ValueError(f"aggregation='pooling' needs similarity='cosine', got {self.similarity!r}")
         if not self.probabilistic and self.distance != "variance":
             raise ValueError(
                 f"distance={self.distance!r} needs token Gaussians; allowed similarity: squared, offset, printed"
@@ -199,16 +198,16 @@ class ScoreConfig(Section):
         signed = self.intra == "none" or (self.gram == "dot" and self.weights == "intra+inter")
         if self.weighting == "normalised" and self.weights != "uniform" and signed:
             raise ValueError(
-                "weighting='normalised' divides by a sum that may be zero when weights have signs; "
-                "allowed with intra='none' or dot-product inter weights: literal"
+                "weighting='normalised' could divide by zero: weights with intra='none' or dot-product inter weights "
+                "may be negative; allowed: literal"
             )
         widest = self.bandwidth_value * 2 ** (self.kernels - self.kernels // 2)
         kernels = self.gram == "gaussian" and self.weights == "intra+inter"
-        # Of opposite tokens, 4 apart, the widest kernel is then e^-80, and float32 ends at e^-87.
+        # For opposite tokens, at squared distance 4, the widest kernel is e^-80; float32 underflows at e^-87.
         if self.weighting == "normalised" and kernels and widest < 0.05:
             raise ValueError(
-                f"bandwidth_value={self.bandwidth_value} leaves nothing to divide by of tokens that are far apart; "
-                f"allowed with weighting='normalised': from {0.05 * self.bandwidth_value / widest:g}"
+                f"bandwidth_value={self.bandwidth_value} is too small: normalised weights would divide by zero; "
+                f"allowed with weighting='normalised': at least {0.05 * self.bandwidth_value / widest:g}"
             )
         return self
 
@@ -224,29 +223,28 @@ class LossConfig(Section):
     }
 
     eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: plain InfoNCE")
-    beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0: none")
+    beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0 disables it")
     margin: Literal["additive", "literal"] = Field(
         "additive",
-        description="additive: margin off the positive in numerator and denominator; literal: numerator alone",
+        description="subtract it from the positive in numerator and denominator (additive) or the numerator (literal)",
     )
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of each target spread over all candidates")
     soft_targets: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of each target spread over candidates whose captions are alike, as the text tower saw them "
-        "before training",
+        description="share of each target spread over candidates with similar captions, by train.teacher",
     )
     locality: float = Field(
         0.0,
         ge=0,
-        description="weight of the locality term: how far a word's token moves, and how much its weight changes, when "
-        "another word of its sentence is replaced; 0: none",
+        description="weight of the locality term: the change of a word's token and weight when another word of its "
+        "sentence is replaced; 0 disables it",
     )
 
 
 class Config(Section):
-    """One experiment or one model."""
+    """All settings of a model."""
 
     encoder: EncoderConfig = EncoderConfig()
     distribution: DistributionConfig = DistributionConfig()
@@ -258,19 +256,18 @@ class Config(Section):
         pooled_end = self.score.aggregation == "pooling" and self.score.text_pooling == "last"
         if self.encoder.text_tokens == "content" and pooled_end:
             raise ValueError(
-                "encoder.text_tokens='content' leaves out the last token, which score.text_pooling='last' takes for "
-                "the text; allowed: text_tokens='all', or text_pooling='mean'"
+                "encoder.text_tokens='content' drops the last token, which score.text_pooling='last' needs; "
+                "allowed: text_tokens='all', or text_pooling='mean'"
             )
         if self.loss.locality and self.encoder.text_tokens == "all":
             raise ValueError(
-                f"loss.locality={self.loss.locality} replaces content words and needs encoder.text_tokens='content'; "
-                "allowed with 'all': 0"
+                f"loss.locality={self.loss.locality} needs encoder.text_tokens='content'; allowed with 'all': 0"
             )
         for name, value in (("eta", self.loss.eta), ("beta", self.loss.beta)):
             if value > 0 and not self.score.probabilistic:
                 raise ValueError(
-                    f"loss.{name}={value} needs token Gaussians, but score.similarity='cosine' makes points; "
-                    f"allowed: loss.{name}=0, or score.similarity squared, offset, printed"
+                    f"loss.{name}={value} needs token Gaussians, but score.similarity='cosine' uses points; "
+                    f"allowed: loss.{name}=0, or score.similarity squared, offset or printed"
                 )
         return self
 
@@ -284,10 +281,10 @@ class Config(Section):
         values: Mapping[str, Any] | None = None,
         base: Callable[[str], Config] | None = None,
     ) -> Self:
-        """Defaults, then the row of `BACKBONES`, the row of `PRESETS`, ``values``, the ``overrides``: later wins.
+        """Merge defaults, a row of `BACKBONES`, a row of `PRESETS`, ``values`` and ``overrides``; later ones win.
 
-        ``base`` gives the settings of the model that ``train.start`` names. They stand for the defaults where no row is
-        named: for those of the encoder without a backbone, for those of head and loss without a preset.
+        ``base`` loads the settings of the model that ``train.start`` names. They replace the defaults of the encoder
+        if no backbone is given, and those of head and loss if no preset is given.
         """
         asked: dict[str, Any] = {}
         merge(asked, values or {})
@@ -313,15 +310,15 @@ class Config(Section):
         preset: str | None = None,
         base: Callable[[str], Config] | None = None,
     ) -> Self:
-        """Read TOML: optional top-level ``preset`` and ``backbone`` name the rows the rest builds upon.
+        """Read TOML; its optional top-level ``preset`` and ``backbone`` name rows of the tables.
 
-        ``preset`` replaces the file's, and with it whatever the file itself says of the fields that presets set.
+        The argument ``preset`` replaces the file's preset and every field of the file that presets set.
         ``base``: see `build`.
         """
         try:
             values = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"not valid TOML: {error}") from None
+            raise ConfigError(f"invalid TOML: {error}") from None
         rows = {key: values.pop(key) for key in ("preset", "backbone") if key in values}
         if preset:
             rows["preset"] = preset
@@ -349,16 +346,20 @@ class Config(Section):
             raise ConfigError(f"{path}: {error}") from None
 
     @classmethod
-    def load_saved(cls, path: Path) -> Self:
-        """Read what `to_toml` wrote, in this version or an earlier one."""
+    def load_saved(cls, path: Path, *, resume: bool = False) -> Self:
+        """Read what `to_toml` wrote, in this version or an earlier one.
+
+        ``resume``: training settings that were removed must have the values that are now always used.
+        """
         try:
-            return cls(**without_removed(cls, tomllib.loads(path.read_text(encoding="utf-8"))))
+            saved = tomllib.loads(path.read_text(encoding="utf-8"))
+            return cls(**without_removed(cls, saved, unchecked="" if resume else "train."))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"cannot read {path}: {error}") from None
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
 
     def to_toml(self) -> str:
-        """Every setting, written out: reading it back gives an equal config."""
-        # TOML has no word for "not set".
+        """All settings as TOML; reading it gives an equal config."""
+        # TOML has no null.
         return tomli_w.dumps(self.model_dump(exclude_none=True))

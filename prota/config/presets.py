@@ -1,4 +1,4 @@
-"""Two tables of named settings: heads with their losses, and backbones. A row lists what differs from the defaults."""
+"""Two tables of named settings, heads with their losses and backbones; a row lists differences from the defaults."""
 
 from __future__ import annotations
 
@@ -34,15 +34,13 @@ BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
     "clip-vit-b32": {},
     "clip-vit-b16": {"encoder": {"clip": "openai/clip-vit-base-patch16"}},
     "dinov2-small+minilm": {
-        "encoder": {"kind": "pair", "width": 384, "temporal_init": "random", "temporal_layers": 2},
+        "encoder": {"kind": "pair", "width": 384, "temporal_layers": 2},
         "score": {"text_pooling": "mean"},
     },
-    "toy": {
-        "encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2, "temporal_heads": 4},
-    },
+    "toy": {"encoder": {"kind": "toy", "width": 32, "image_size": 32, "temporal_layers": 2}},
 }
 
 
 def preset_fields() -> set[tuple[str, str]]:
-    """(section, field) of everything that some preset sets: what tells presets apart."""
+    """(section, field) of every setting that some preset sets."""
     return {(section, field) for row in PRESETS.values() for section, fields in row.items() for field in fields}

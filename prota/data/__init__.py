@@ -1,1 +1,1 @@
-"""Which captions belong to which videos, where the videos lie, and whether all is well with them."""
+"""Captions and videos of benchmarks, their splits, the frame cache and training batches."""

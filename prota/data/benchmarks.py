@@ -1,14 +1,13 @@
-"""The community's own annotation files, read as they are published, and any folder of clips with a CSV or JSONL.
+"""Published annotation files of the benchmarks, and any folder of clips with a CSV or JSONL file of captions.
 
-The sizes of the benchmarks' own lists are verified; ``train_list`` and ``test_list`` replace a list, and then any size
-goes. Captions lose white space at their ends and runs of it inside, nothing else. Empty captions are kept out; a video
-left without any stays in its split without captions, where the doctor reports it and ``require_complete`` counts it as
-missing.
+The sizes of the benchmarks' own lists are checked; those of ``train_list`` and ``test_list`` are not. White space in
+captions is normalised, and empty captions are dropped; a video without captions stays in its split, is reported by
+`prota data check`, and counts as missing.
 
-DiDeMo's descriptions of a video are joined into one paragraph, in the order of ``*_data.json``, those of exactly the
-listed file name, as CLIP4Clip does: some videos occur there under two names (``x.mov`` and ``x.``), of which the lists
-have one. Where ``*_data.json`` is absent, ``*.jsonl`` takes its place; it orders descriptions by time, merges the two
-names, and lacks two listed test videos and one listed training video, which then have no caption.
+DiDeMo's descriptions of a video are joined into one paragraph, in the order of ``*_data.json``, only those of the exact
+file name listed, as in CLIP4Clip: some videos have two names there (``x.mov`` and ``x.``), of which the lists have one.
+If ``*_data.json`` is missing, ``*.jsonl`` is read instead; it orders descriptions by time and merges the two names. It
+lacks two listed test videos and one listed training video, which then have no caption.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from prota.data.splits import SPLITS, Benchmark, DataError, Item, Split, SplitNa
 
 __all__ = ["SIZES", "load_benchmark", "load_source"]
 
-# Videos a list has; for LSMDC lines of its files, where now and then two sentences share a clip.
+# Videos of each list; for LSMDC lines of its files, as some clips have two sentences.
 SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     "msrvtt-9k": {"train": (9_000,), "test": (1_000,)},
     "msrvtt-7k": {"train": (7_010,), "test": (1_000,)},
     "msrvtt-full": {"train": (6_513,), "val": (497,), "test": (2_990,)},
     "msvd": {"train": (1_200,), "val": (100,), "test": (670,)},
     "lsmdc": {"train": (101_079,), "val": (7_408,), "test": (1_000,)},
-    # Three videos of the original training list cannot be had any more.
+    # Three videos of the original training list are no longer available.
     "didemo": {"train": (8_392, 8_395), "val": (1_065,), "test": (1_004,)},
 }
 LSMDC_FILES: dict[SplitName, str] = {
@@ -51,21 +50,21 @@ Splits = dict[SplitName, Split | None]
 
 
 def load_benchmark(config: DataConfig) -> Benchmark:
-    """The splits that ``config`` describes, with ``config.validation`` videos held back from training."""
+    """Load the splits, with ``config.validation`` videos held out from training."""
     loaded = _LOADERS[config.benchmark](config)
     if not config.validation:
         return loaded
     if loaded.val is not None:
         raise DataError(
-            f"data.validation={config.validation}, but {loaded.name} brings a validation split of {len(loaded.val)} "
-            "videos of its own: leave data.validation at 0"
+            f"data.validation={config.validation} must be 0: {loaded.name} has its own validation split of "
+            f"{len(loaded.val)} videos"
         )
     train, val = hold_back(loaded.split("train"), config.validation)
     return Benchmark(loaded.name, train, val, loaded.test)
 
 
 def _load_msrvtt(config: DataConfig) -> Benchmark:
-    """9k and 7k: the sentence of the test CSV is the query, or all of the JSON's; full: always all of the JSON's."""
+    """9k and 7k: test with the sentence of the test CSV or all of the JSON file; full: always all of the JSON file."""
     folder, name = _annotations(config), config.benchmark
     variant = name.removeprefix("msrvtt-")
     source = _first(folder / "MSRVTT_data.json", folder / "MSRVTT_data.json.gz")
@@ -94,7 +93,7 @@ def _msrvtt_captions(source: Path) -> Captions:
         for sentence in tree["sentences"]:
             captions.setdefault(sentence["video_id"], []).append(sentence["caption"])
     except (KeyError, TypeError):
-        raise DataError(f"{source} is not MSRVTT_data.json: it lacks sentences with video_id and caption") from None
+        raise DataError(f"{source} is not MSRVTT_data.json: it has no sentences with video_id and caption") from None
     return captions
 
 
@@ -103,7 +102,7 @@ def _load_msvd(config: DataConfig) -> Benchmark:
     source = folder / "captions_msvd.json"
     captions = parse_json(source, read_text(source))
     if not isinstance(captions, dict) or not all(isinstance(texts, list) for texts in captions.values()):
-        raise DataError(f"{source} is not captions_msvd.json: it must map each clip id to a list of captions")
+        raise DataError(f"{source} is not captions_msvd.json: it must map clip ids to lists of captions")
     splits: Splits = {}
     for name in SPLITS:
         path, replaced = _list_file(config, name, folder / f"{name}_list.txt")
@@ -114,9 +113,9 @@ def _load_msvd(config: DataConfig) -> Benchmark:
 
 
 def _load_lsmdc(config: DataConfig) -> Benchmark:
-    """Training and validation files are the user's to bring: those splits are None where they are not there.
+    """Training and validation splits are None if their files are missing.
 
-    A list of the user's own is either such a file or plain ids, which then choose from the benchmark's own file.
+    A replaced list is either such a file, or ids that select from the benchmark's own file.
     """
     folder = _annotations(config)
     splits: Splits = {}
@@ -134,7 +133,7 @@ def _load_lsmdc(config: DataConfig) -> Benchmark:
 
 
 def _lsmdc_captions(path: Path) -> tuple[Captions, int]:
-    """The sentences of each clip, and how many lines the file has. No header and no quoting: tabs alone count."""
+    """The sentences of each clip, and the number of lines. Tab-separated, without header or quoting."""
     captions: dict[str, list[str]] = {}
     lines = numbered_lines(path)
     for number, line in lines:
@@ -149,7 +148,7 @@ def _lsmdc_captions(path: Path) -> tuple[Captions, int]:
 
 
 def _load_didemo(config: DataConfig) -> Benchmark:
-    """Paragraph to video, see the module's docstring. A video's id is its listed name up to the first dot."""
+    """Paragraphs (see the docstring of the module). A video's id is its listed name up to the first dot."""
     folder = _annotations(config)
     splits: Splits = {}
     for name in SPLITS:
@@ -173,7 +172,7 @@ def _load_didemo(config: DataConfig) -> Benchmark:
 
 
 def _didemo_descriptions(source: Path) -> dict[str, list[str]]:
-    """The descriptions of each video, by its name in the file: with extension in the JSON, without in the JSONL."""
+    """Descriptions by the video's name in the file: with extension in the JSON file, without in the JSONL file."""
     descriptions: dict[str, list[str]] = {}
     try:
         if source.suffix == ".jsonl":
@@ -188,36 +187,34 @@ def _didemo_descriptions(source: Path) -> dict[str, list[str]]:
             raise TypeError
     except (KeyError, TypeError):
         form = "clip_id and a list text" if source.suffix == ".jsonl" else "video and description"
-        raise DataError(f"{source} is not DiDeMo's: every entry must have {form}") from None
+        raise DataError(f"{source} is not a DiDeMo file: every entry must have {form}") from None
     return descriptions
 
 
 def _load_folder(config: DataConfig) -> Benchmark:
-    """Rows of video, caption and perhaps split; several rows of a video are several captions. No split: all is test."""
+    """Rows of video, caption and optionally split (default: test); several rows of a video are several captions."""
     if config.train_list or config.test_list:
-        raise DataError(
-            "benchmark='folder' has no lists: leave out train_list and test_list, use a split column instead"
-        )
+        raise DataError("benchmark='folder' has no lists: remove train_list and test_list, use a split column instead")
     return _benchmark("folder", _folder_splits(config, "test"))
 
 
 def load_source(config: DataConfig) -> Split:
-    """What is learned from a further source: its rows of the split train; all of them where there is no split."""
+    """The training split of a further source; rows without a split belong to it."""
     split = _folder_splits(config, "train")["train"]
     if split is None:
-        raise DataError(f"{config.captions} has no rows of the split train: there is nothing to learn from")
+        raise DataError(f"{config.captions} has no rows of the split train")
     return split
 
 
 def _folder_splits(config: DataConfig, default: SplitName) -> Splits:
-    """The splits of a file of captions; ``default`` is that of rows without one.
+    """The splits of a file of captions; ``default`` is the split of rows without one.
 
     A caption may have a tag, in a column of its own or, in JSONL, as a pair: ``"captions": [["human", "a cat"], …]``.
     """
     path = Path(config.captions).expanduser()
     kind = path.suffix.lower()
     if kind not in (".csv", ".tsv", ".jsonl"):
-        raise DataError(f"data.captions={config.captions!r} is not a .csv, .tsv or .jsonl file")
+        raise DataError(f"data.captions={config.captions!r} must be a .csv, .tsv or .jsonl file")
     rows = json_rows(path) if kind == ".jsonl" else csv_rows(path)
     captions: dict[SplitName, dict[str, list[str]]] = {name: {} for name in SPLITS}
     tags: Counter[str] = Counter()
@@ -227,29 +224,29 @@ def _folder_splits(config: DataConfig, default: SplitName) -> Splits:
         texts = row[column(place, row, CAPTION_COLUMNS)]
         name = str(row.get("split", default)).strip().lower()
         if name not in SPLITS:
-            raise DataError(f"{place}: the split is {name!r}; allowed: {', '.join(SPLITS)}")
+            raise DataError(f"{place}: the split must be one of {', '.join(SPLITS)}, got {name!r}")
         tagged = [_tagged(text, row.get("tag", "")) for text in (texts if isinstance(texts, list) else [texts])]
         tags.update(str(tag) for tag, _ in tagged)
         item = _item(place, video, [text for tag, text in tagged if _wanted(str(tag), config.tags)])
         captions[name].setdefault(item.video_id, []).extend(item.captions)
     unknown = [wanted for wanted in config.tags if not any(_wanted(tag, (wanted,)) for tag in tags)]
     if unknown:
-        raise DataError(f"no caption in {path} has the tag {unknown[0]}; there are: {', '.join(sorted(tags))}")
+        raise DataError(f"no caption in {path} has the tag {unknown[0]}; tags: {', '.join(sorted(tags))}")
     splits: Splits = {}
     for split, videos in captions.items():
-        # With tags, a video without such captions is not wanted; otherwise one without captions is an omission.
+        # With tags, a video without such captions is skipped; otherwise it is reported as missing.
         items = tuple(Item(video, tuple(texts)) for video, texts in videos.items() if texts or not config.tags)
         splits[split] = Split(split, items) if items else None
     return splits
 
 
 def _tagged(text: Any, tag: Any) -> tuple[Any, Any]:
-    """(tag, caption) of a caption that may be such a pair itself."""
+    """(tag, caption); a caption may itself be such a pair."""
     return (text[0], text[1]) if isinstance(text, list) and len(text) == 2 else (tag, text)
 
 
 def _wanted(tag: str, tags: Sequence[str]) -> bool:
-    """Whether a tag is one of these or a part of one: human:coco is a part of human."""
+    """Whether a tag is one of these or belongs to one, as human:coco belongs to human."""
     return not tags or any(tag == wanted or tag.startswith(f"{wanted}:") for wanted in tags)
 
 
@@ -265,18 +262,16 @@ _LOADERS: dict[str, Callable[[DataConfig], Benchmark]] = {
 
 
 def _annotations(config: DataConfig) -> Path:
-    if not config.annotations:
-        raise DataError(f"data.annotations is empty; set it to the folder of {config.benchmark}'s annotation files")
-    folder = Path(config.annotations).expanduser()
+    if not config.captions:
+        raise DataError(f"data.captions is not set: set it to the folder of {config.benchmark}'s annotation files")
+    folder = Path(config.captions).expanduser()
     if not folder.is_dir():
-        raise DataError(
-            f"data.annotations={config.annotations!r} is not a folder; set it to that of the annotation files"
-        )
+        raise DataError(f"data.captions={config.captions!r} is not a folder of annotation files")
     return folder
 
 
 def _list_file(config: DataConfig, split: SplitName, own: Path) -> tuple[Path, bool]:
-    """The list of a split, and whether it is one that replaces the benchmark's own."""
+    """The list of a split, and whether it replaces the benchmark's own."""
     given = {"train": config.train_list, "val": "", "test": config.test_list}[split]
     return (Path(given).expanduser(), True) if given else (own, False)
 
@@ -286,38 +281,38 @@ def _benchmark(name: str, splits: Mapping[SplitName, Split | None]) -> Benchmark
 
 
 def _item(place: Path | str, video: Any, texts: Iterable[Any]) -> Item:
-    """An item with clean captions, without the empty ones."""
+    """An item with normalised captions, without empty ones."""
     if not isinstance(video, str) or not video.strip():
-        raise DataError(f"{place}: a video is called {video!r}; it must have an id, a path or a file's name")
+        raise DataError(f"{place}: the video must be an id, a path or a file name, got {video!r}")
     cleaned = []
     for text in texts:
         if not isinstance(text, str):
-            raise DataError(f"{place}: video {video} has the caption {text!r}; it must be text")
+            raise DataError(f"{place}: the caption of {video} must be text, got {text!r}")
         if _HALVES.search(text):
-            # JSON can write half of a character that no tokenizer can read.
-            raise DataError(f"{place}: video {video} has the caption {text!r} with half a character; write it again")
+            # JSON can contain lone surrogates, which tokenizers cannot encode.
+            raise DataError(f"{place}: the caption {text!r} of {video} contains a lone surrogate")
         cleaned.append(" ".join(text.split()))
     return Item(video.strip(), tuple(text for text in cleaned if text))
 
 
 def _pick(path: Path, ids: Sequence[str], captions: Captions, source: Path) -> tuple[Item, ...]:
-    """An item for each listed id; one that ``source`` knows nothing of has no captions, all of them are an error."""
+    """An item for each listed id, without captions if ``source`` has none; if none has captions, raise an error."""
     items = tuple(_item(source, video, captions.get(video, [])) for video in ids)
     if not any(item.captions for item in items):
         raise DataError(
             f"none of the {len(ids)} videos in {path} ({examples(ids)}) has a caption in {source}: "
-            "the two do not belong together"
+            "the two files do not match"
         )
     return items
 
 
 def _sized(benchmark: str, path: Path, split: Split, *, replaced: bool, found: int | None = None) -> Split:
-    """``split`` if it has the published size or is the user's own."""
+    """Check that ``split`` has the published size, unless its list was replaced."""
     found, expected = len(split) if found is None else found, SIZES[benchmark][split.name]
     if not replaced and found not in expected:
         raise DataError(
             f"{path}: {benchmark}'s {split.name} list has {' or '.join(f'{size:,}' for size in expected)} entries, "
-            f"found {found:,}; get the original file, or name your own list in data.train_list or data.test_list"
+            f"found {found:,}; use the original file, or set data.train_list or data.test_list"
         )
     return split
 
@@ -326,4 +321,4 @@ def _first(*paths: Path) -> Path:
     for path in paths:
         if path.exists():
             return path
-    raise DataError(f"{' or '.join(path.name for path in paths)} is not in {paths[0].parent}; put it there")
+    raise DataError(f"{' or '.join(path.name for path in paths)} is missing from {paths[0].parent}")

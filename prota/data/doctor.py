@@ -1,4 +1,4 @@
-"""What there is of a benchmark's videos and captions and what is wrong with it. Nothing is dropped in silence."""
+"""Check the videos and captions of a benchmark; all problems are reported."""
 
 from __future__ import annotations
 
@@ -21,37 +21,36 @@ __all__ = ["Inventory", "SplitInventory", "check", "inspect_video", "require_com
 MIN_FRAMES = 2
 MIN_SECONDS = 0.1
 TOO_SHORT = "too short: "
-"""How a reason begins that makes a video too short rather than corrupt."""
+"""Prefix of the reasons of too short videos."""
 
 Progress = Callable[[int, int], None]
-Inspect = Callable[[Mapping[str, Path]], Mapping[str, str | None]]
 
 
 @dataclass(frozen=True)
 class SplitInventory:
-    """One split: every video is sound, missing, corrupt or too short."""
+    """The videos and captions of one split."""
 
     name: str
     hash: str
     total: int
-    """Videos that the split lists."""
+    """Videos in the split."""
     sound: int
-    """Videos with a file that can be read and is long enough."""
+    """Videos with a readable file of sufficient length."""
     missing: list[str]
     """Videos without a file."""
     corrupt: dict[str, str]
-    """Videos whose file cannot be read, and why."""
+    """Videos whose file cannot be read, with the reason."""
     too_short: dict[str, str]
-    """Videos with fewer than 2 frames or shorter than 0.1 s, which are a picture rather than a video."""
+    """Videos with fewer than 2 frames or shorter than 0.1 s."""
     duplicated: dict[str, list[str]]
-    """Videos that several files answer to, the used one first."""
+    """Videos that match several files, the used one first."""
     one_file: list[list[str]]
-    """Names of this split that are the same file, a list a file: a video that competes with itself."""
+    """Groups of videos that are the same file."""
     captions: int
     captionless: list[str]
-    """Videos with nothing said about them."""
+    """Videos without captions."""
     identical_captions: int
-    """Captions that are word for word those of another video too: no model can tell these queries apart."""
+    """Captions that another video has too."""
 
     @property
     def found(self) -> int:
@@ -59,7 +58,7 @@ class SplitInventory:
 
     @property
     def unusable(self) -> list[str]:
-        """Videos that cannot be trained or tested on, in the order of problems."""
+        """Videos that cannot be used, by problem."""
         return list(dict.fromkeys([*self.missing, *self.corrupt, *self.too_short, *self.captionless]))
 
 
@@ -71,11 +70,11 @@ class Inventory:
     folder: str
     splits: list[SplitInventory]
     shared: dict[str, list[str]]
-    """Videos in two splits, by id or by file, under ``train+test`` and so on: a leak."""
+    """Videos in two splits, by id or by file: ``train+test`` → videos."""
 
     @property
     def complete(self) -> bool:
-        """Whether every video can be used, none leaks and none is there twice."""
+        """Whether all videos can be used, none is in two splits and none is listed twice."""
         return not self.shared and not any(split.unusable or split.one_file for split in self.splits)
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Inventory:
         return {**tree, "complete": self.complete}
 
     def table(self) -> Table:
-        """Numbers alone, a row for each finding and a column for each split; the ids are in ``as_dict``."""
+        """Counts, with a row for each finding and a column for each split; ``as_dict`` has the ids."""
         from rich.table import Table
 
         table = Table(title=f"{self.benchmark} in {self.folder}")
@@ -122,19 +121,17 @@ def check(
     workers: int,
     timeout: float,
     on_progress: Progress | None = None,
-    inspect: Inspect | None = None,
 ) -> Inventory:
-    """Look for every video of ``benchmark`` and open each file found, ``workers`` at a time, ``timeout`` seconds each.
+    """Find all videos of ``benchmark`` and open each file, in ``workers`` processes, with ``timeout`` seconds each.
 
-    ``on_progress`` is told (done, all) after each file. ``inspect`` replaces the opening: ids and paths to reasons,
-    None for a sound file.
+    ``on_progress(done, total)`` is called after each file.
     """
     if not config.videos:
-        raise DataError("data.videos is empty; set it to the folder that holds the videos")
+        raise DataError("data.videos is not set: set it to the folder of the videos")
     folder = Path(config.videos).expanduser()
     ids = dict.fromkeys(video for split in benchmark.splits for video in split.video_ids)
     found = find_videos(folder, ids)
-    reasons = inspect(found.paths) if inspect else _inspect_all(found.paths, workers, timeout, on_progress)
+    reasons = _inspect_all(found.paths, workers, timeout, on_progress)
     return Inventory(
         benchmark.name,
         str(folder),
@@ -145,10 +142,9 @@ def check(
 
 def _inventory(split: Split, found: Found, reasons: Mapping[str, str | None]) -> SplitInventory:
     videos = split.video_ids
-    bad = {video: reasons.get(video, "was not looked at") for video in videos if video in found.paths}
-    problems = {video: reason for video, reason in bad.items() if reason is not None}
+    problems = {video: reason for video in videos if (reason := reasons.get(video)) is not None}
     missing = [video for video in videos if video not in found.paths]
-    # One caption twice at one video is harmless: a set leaves only those that several videos share.
+    # A caption that one video has twice counts once.
     videos_with = Counter(caption for item in split.items for caption in set(item.captions))
     return SplitInventory(
         name=split.name,
@@ -177,7 +173,7 @@ def _same_file(split: Split, paths: Mapping[str, Path]) -> list[list[str]]:
 
 
 def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[str]]:
-    """Videos of a split that another split has too, under the same id or as the same file under another."""
+    """Videos in two splits, with the same id or the same file."""
     shared = {}
     for first, second in itertools.combinations(benchmark.splits, 2):
         ids = set(second.video_ids)
@@ -189,7 +185,7 @@ def _shared(benchmark: Benchmark, paths: Mapping[str, Path]) -> dict[str, list[s
 
 
 def inspect_video(path: Path) -> str | None:
-    """Why a file cannot be used; None if it can. Raises DecodeError where it cannot be read at all."""
+    """Why a file cannot be used; None if it can. An unreadable file raises a DecodeError."""
     from prota.video.decode import read_timeline
     from prota.video.pictures import is_picture
 
@@ -220,9 +216,9 @@ def _inspect_all(
 
 
 def require_complete(split: Split, available: Collection[str], allow_missing: int) -> tuple[Split, int]:
-    """``split`` without the videos that are not ``available`` or have no caption, and how many these are.
+    """``split`` without videos that are not ``available`` or have no caption, and their number.
 
-    More than ``allow_missing`` of them is an error, so that no result is computed on less than it claims.
+    More than ``allow_missing`` of them is an error.
     """
     there = set(available)
     unavailable = [item.video_id for item in split.items if item.video_id not in there]
@@ -231,34 +227,33 @@ def require_complete(split: Split, available: Collection[str], allow_missing: in
     if len(missing) > allow_missing:
         what = " and ".join(
             f"{len(videos)} {problem} ({examples(videos)})"
-            for videos, problem in ((unavailable, "cannot be had"), (captionless, "have no caption"))
+            for videos, problem in ((unavailable, "are missing"), (captionless, "have no caption"))
             if videos
         )
         raise DataError(
-            f"of {len(split)} {split.name} videos {what}: see `prota data check`, or go on without them "
-            f"with --allow-missing {len(missing)}"
+            f"of {len(split)} {split.name} videos {what}: run `prota data check`, or skip them with "
+            f"--allow-missing {len(missing)}"
         )
     if len(missing) == len(split):
-        raise DataError(f"none of the {len(split)} {split.name} videos is there: see `prota data check`")
+        raise DataError(f"all {len(split)} {split.name} videos are missing: run `prota data check`")
     gone = set(missing)
     return Split(split.name, tuple(item for item in split.items if item.video_id not in gone)), len(missing)
 
 
 def require_disjoint(benchmark: Benchmark, paths: Mapping[str, Path] | None = None) -> None:
-    """Refuse a benchmark with a video in two splits: what is learnt from it would be tested with it.
+    """Raise an error if a video is in two splits.
 
-    With the ``paths`` of its videos, also one that has two names, in two splits or in one, where of two equal videos
-    one would count as wrong.
+    With the ``paths`` of the videos, also if two videos of one split or of two splits are the same file.
     """
     for pair, videos in _shared(benchmark, paths or {}).items():
         raise DataError(
             f"{benchmark.name} has {len(videos)} videos in both splits of {pair} ({examples(videos)}): "
-            "take them out of one of the two"
+            "remove them from one of the two"
         )
     for split in benchmark.splits:
         same = _same_file(split, paths or {})
         if same:
             raise DataError(
                 f"{benchmark.name} {split.name}: {len(same)} videos are one file under two names "
-                f"({examples(same[0])}): name each video once"
+                f"({examples(same[0])}): list each video once"
             )

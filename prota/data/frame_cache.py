@@ -1,4 +1,4 @@
-"""A cache of decoded frames, filled by worker processes, that training reads without a decoder."""
+"""The cache of decoded frames for training, filled by worker processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_FILE: Source = (-1, -1)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call of `fill_cache` is: of `total` videos to decode, `done` are finished, `failed` of them in vain."""
+    """Progress of `fill_cache`: of `total` videos, `done` are finished, `failed` of them without frames."""
 
     done: int
     total: int
@@ -50,17 +50,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class CacheReport:
-    """What a call of `fill_cache` came to."""
+    """The result of `fill_cache`."""
 
     decoded: int
     kept: int
-    """Videos that were in the cache already, unchanged."""
+    """Unchanged videos that were already in the cache."""
     quarantined: dict[str, str]
-    """Videos that gave no frames, now or earlier, each with the reason."""
+    """Videos that could not be decoded, now or earlier, each with the reason."""
 
 
 class FrameCache:
-    """The frames of a filled cache, by video id. Cheap to open, and to hand to another process."""
+    """The frames of a filled cache, by video id; cheap to open and to pickle."""
 
     def __init__(
         self,
@@ -77,19 +77,21 @@ class FrameCache:
 
     @classmethod
     def open(cls, folder: str | Path) -> FrameCache:
-        """The cache in `folder`; a shard whose file is missing or short is found by `verify` or on first use."""
+        """Open the cache in `folder`; missing or truncated shards are reported by `verify` or on first use."""
         folder = Path(folder)
         if not folder.is_dir() or not any(folder.iterdir()):
-            raise CacheError(f"there is no frame cache in {folder}: fill it first (prota data prepare)")
+            raise CacheError(f"there is no frame cache in {folder}: run `prota data prepare` first")
         if not (folder / "cache.json").is_file():
             raise CacheError(f"{folder} is not a frame cache: it has no cache.json")
         plan = read_plan(folder)
         quarantined = {id: str(entry["reason"]) for id, entry in read_quarantine(folder).items()}
         entries, lengths = read_shards(folder, plan.size)
-        # A video that failed lately may have older frames, of a file that is no more.
+        # A quarantined video may have frames of an older file.
         entries = {id: entries[id] for id in sorted(entries) if id not in quarantined}
         if not entries:
-            raise CacheError(f"the frame cache in {folder} holds no video ({len(quarantined)} failed): fill it first")
+            raise CacheError(
+                f"the frame cache in {folder} has no videos ({len(quarantined)} failed): run `prota data prepare` first"
+            )
         return cls(folder, plan, entries=entries, lengths=lengths, quarantined=quarantined)
 
     @property
@@ -103,12 +105,12 @@ class FrameCache:
         return len(self._entries)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickled memory map would be a copy of the shard.
+        # Pickling a memory map would copy the shard.
         return self.__dict__ | {"_shards": {}}
 
     def frames(self, video_id: str) -> Pictures:
         """The frames of a video, a read-only view into the file, [n, size, size, 3]."""
-        entry = self._entry(video_id)
+        entry = self.entry(video_id)
         if entry.shard not in self._shards:
             problem = shard_problem(self.folder, entry.shard, self._lengths[entry.shard], self.plan.size)
             if problem:
@@ -116,36 +118,29 @@ class FrameCache:
             self._shards[entry.shard] = np.load(self.folder / f"{entry.shard}.npy", mmap_mode="r")
         return self._shards[entry.shard][entry.offset : entry.offset + entry.count]
 
-    def times(self, video_id: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """When each of its frames is shown, in seconds, [n]."""
-        return np.array(self._entry(video_id).times, dtype=np.float64)
-
-    def duration(self, video_id: str) -> float:
-        """Length of the video, in seconds, also where only its beginning is sampled."""
-        return self._entry(video_id).duration
-
-    def _entry(self, video_id: str) -> Entry:
+    def entry(self, video_id: str) -> Entry:
+        """The record of a video in the index of its shard."""
         if video_id in self._entries:
             return self._entries[video_id]
         reason = self.quarantined.get(video_id)
         raise KeyError(f"{video_id} is not in the frame cache" + (f": {reason}" if reason else ""))
 
     def verify(self) -> list[str]:
-        """Read every frame and compare checksums; one line per problem, none if all is well."""
+        """Read all frames and compare checksums; one line per problem."""
         found = {
             shard: shard_problem(self.folder, shard, frames, self.plan.size) for shard, frames in self._lengths.items()
         }
         problems = [problem for problem in found.values() if problem]
         for entry in self._entries.values():
             if not found[entry.shard] and zlib.crc32(self.frames(entry.id).data) != entry.crc32:
-                remedy = f"delete {entry.shard}.json and fill the cache again"
-                problems.append(f"{entry.shard}.npy: the frames of {entry.id} are damaged: {remedy}")
+                remedy = f"delete {entry.shard}.json and run `prota data prepare` again"
+                problems.append(f"{entry.shard}.npy: the frames of {entry.id} are corrupt: {remedy}")
         return problems
 
 
 @contextmanager
 def _sole_writer(folder: Path) -> Iterator[None]:
-    """Two writers would overwrite each other's shards. The lock goes with the process, however it ends."""
+    """Hold the lock of the cache, which ends with the process: two writers would overwrite each other's shards."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = hold(folder / "lock")
@@ -175,10 +170,10 @@ def fill_cache(
     on_progress: Callable[[Progress], None] | None = None,
     retry: bool = False,
 ) -> CacheReport:
-    """Decode what is missing or has changed, in `workers` processes, at most `timeout` seconds a video.
+    """Decode missing and changed videos in `workers` processes, with at most `timeout` seconds per video.
 
-    A call that was killed is continued by the next. A video that fails is quarantined with the reason, and tried again
-    when its file changes or with `retry`. A video whose file has gone keeps its frames.
+    Resumes an interrupted call. A video that fails is quarantined with the reason, and retried when its file changes or
+    with `retry`. A video whose file was deleted keeps its frames.
     """
     folder = Path(folder)
     refuse_foreign(folder)
@@ -198,11 +193,11 @@ def fill_cache(
         unchanged = sum(map(kept, videos))
         todo = [id for id in videos if not kept(id) and not given_up(id)]
         waiting = set(todo)
-        # Before anything is decoded: a quarantine that outlived a kill would hide good frames.
+        # Saved before decoding, so that the old quarantine cannot hide new frames after a kill.
         quarantine = {id: entry for id, entry in quarantine.items() if id not in waiting}
         write_quarantine(folder, quarantine)
         writer = ShardWriter(folder, plan.size, max((int(name.split("-")[1]) for name in lengths), default=-1) + 1)
-        # With several workers the cores are busy; more threads for each would only decode frames that nobody wants.
+        # Several workers keep the cores busy; more threads each would only decode frames that are not needed.
         threads = 0 if workers == 1 else 1
         read = partial(
             read_clip,

@@ -1,4 +1,4 @@
-"""Cached frames → pictures at the encoder's size, on whatever device they are."""
+"""Resize and augment cached frames, on any device."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from prota.config.experiment import TrainConfig
+from prota.config.experiment import COLOUR, TrainConfig
 
 __all__ = ["Augmentation", "to_pictures"]
 
-# What of red, green and blue makes a picture bright (Rec. 601).
+# Luma weights of red, green and blue (Rec. 601).
 _GREY = (0.299, 0.587, 0.114)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done to the pictures of one batch: one entry a video, the same for all its frames."""
+    """Random changes to the frames of one batch: one entry a video, the same for all its frames."""
 
     boxes: tuple[tuple[int, int, int], ...]
     """Side, top and left of the square that is kept, in pixels."""
     mirrored: tuple[bool, ...]
-    colours: tuple[tuple[float, float, float], ...] = ()
-    """What brightness, contrast and saturation are multiplied with; empty: colours stay."""
-    apart: bool = False
-    """Whether each video has a square of its own, even where they happen to be alike."""
+    colours: tuple[tuple[float, float, float], ...]
+    """Factors on brightness, contrast and saturation."""
 
     @classmethod
     def draw(cls, config: TrainConfig, size: int, videos: int, step: int) -> Augmentation:
-        """The same for the same step, on however many ranks."""
+        """Depends on the seed and the step alone, not on the number of ranks."""
         generator = np.random.default_rng([config.seed, step])
 
         def box() -> tuple[int, int, int]:
@@ -39,36 +37,28 @@ class Augmentation:
             top, left = generator.integers(size - side + 1, size=2)
             return side, int(top), int(left)
 
-        boxes = (box(),) * videos if config.crop_per == "batch" else tuple(box() for _ in range(videos))
-        mirrored = generator.random(videos) < (0.5 if config.flip else 0.0)
-        factors = generator.uniform(1 - config.colour, 1 + config.colour, (videos, 3)).tolist() if config.colour else []
+        boxes = tuple(box() for _ in range(videos))
+        mirrored = generator.random(videos) < 0.5
+        factors = generator.uniform(1 - COLOUR, 1 + COLOUR, (videos, 3)).tolist()
         colours = tuple((bright, contrast, vivid) for bright, contrast, vivid in factors)
-        apart = config.crop_per == "video" and config.crop < 1
-        return cls(boxes, tuple(bool(value) for value in mirrored), colours, apart)
+        return cls(boxes, tuple(bool(value) for value in mirrored), colours)
 
     def part(self, videos: slice) -> Augmentation:
-        """That of some of the videos."""
-        return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos], self.apart)
+        """The augmentation of some of the videos."""
+        return Augmentation(self.boxes[videos], self.mirrored[videos], self.colours[videos])
 
 
 def to_pictures(frames: Tensor, size: int, augmentation: Augmentation | None = None) -> Tensor:
-    """uint8 [B, M, S, S, 3] → uint8 [B, M, 3, size, size]; features [B, M, C] are past being pictures and stay."""
+    """uint8 [B, M, S, S, 3] → uint8 [B, M, 3, size, size]; features [B, M, C] are returned unchanged."""
     if frames.dim() == 3:
         return frames
     pictures = frames.permute(0, 1, 4, 2, 3)
     if augmentation is None:
         return _resized(pictures, size).contiguous()
-    if not augmentation.apart:
-        side, top, left = augmentation.boxes[0]
-        pictures = _resized(pictures[..., top : top + side, left : left + side], size)
-    else:
-        pictures = _cropped(pictures, size, augmentation.boxes)
-    if any(augmentation.mirrored):
-        mirrored = torch.tensor(augmentation.mirrored, device=pictures.device)[:, None, None, None, None]
-        pictures = torch.where(mirrored, pictures.flip(-1), pictures)
-    if augmentation.colours:
-        pictures = _coloured(pictures, torch.tensor(augmentation.colours, device=pictures.device))
-    return pictures.contiguous()
+    pictures = _cropped(pictures, size, augmentation.boxes)
+    mirrored = torch.tensor(augmentation.mirrored, device=pictures.device)[:, None, None, None, None]
+    pictures = torch.where(mirrored, pictures.flip(-1), pictures)
+    return _coloured(pictures, torch.tensor(augmentation.colours, device=pictures.device)).contiguous()
 
 
 def _resized(pictures: Tensor, size: int) -> Tensor:
@@ -79,10 +69,10 @@ def _resized(pictures: Tensor, size: int) -> Tensor:
 
 
 def _cropped(pictures: Tensor, size: int, boxes: tuple[tuple[int, int, int], ...]) -> Tensor:
-    """Each video's own square at one size. Sampled bilinearly: random crops differ by more than the filter does."""
+    """Crop a square of each video and resize it, bilinearly."""
     whole = pictures.shape[-1]
     side, top, left = torch.tensor(boxes, device=pictures.device, dtype=torch.float32).T
-    # Where the square lies in coordinates from -1 to 1 over the whole picture.
+    # The square in coordinates from -1 to 1 over the picture.
     zero, scale = torch.zeros_like(side), side / whole
     rows = torch.stack([scale, zero, (2 * left + side) / whole - 1, zero, scale, (2 * top + side) / whole - 1], dim=-1)
     theta = rows.view(-1, 1, 2, 3).expand(-1, pictures.shape[1], 2, 3).flatten(0, 1)

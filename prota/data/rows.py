@@ -1,4 +1,4 @@
-"""Text files as rows: CSV, JSON and plain lists, with the line in every error."""
+"""Read CSV, JSON and plain lists; errors name the line."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ __all__ = ["column", "csv_rows", "json_rows", "listed_ids", "numbered_lines", "p
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, gunzipped where its name says so."""
+    """The text of a UTF-8 file, decompressed if its name ends in .gz."""
     try:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         return data.decode("utf-8-sig")
     except FileNotFoundError:
-        where = "" if path.is_absolute() else f": paths count from where prota is started, here {Path.cwd()}"
-        raise DataError(f"{path} is not there{where}") from None
+        where = "" if path.is_absolute() else f": relative paths start at the working directory, {Path.cwd()}"
+        raise DataError(f"{path} does not exist{where}") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise DataError(f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8; save it as UTF-8") from None
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise DataError(f"{path} is not a whole gzip file; fetch it again") from None
+        raise DataError(f"{path} is a corrupt gzip file; download it again") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def numbered_lines(path: Path) -> list[tuple[int, str]]:
-    """Numbered lines that are not blank."""
+    """Numbered lines, without blank ones."""
     lines = enumerate(io.StringIO(read_text(path), newline=None), start=1)
     found = [(number, line.rstrip("\n")) for number, line in lines if line.strip()]
     if not found:
@@ -45,7 +45,7 @@ def numbered_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def listed_ids(path: Path) -> list[str]:
-    """Video ids: a CSV's column video_id, or one on each line."""
+    """Video ids: the column video_id of a CSV file, or one per line."""
     lines = [line.strip() for _, line in numbered_lines(path)]
     if "video_id" in lines[0].split(","):
         return [row["video_id"].strip() for _, row in csv_rows(path)]
@@ -53,7 +53,7 @@ def listed_ids(path: Path) -> list[str]:
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Rows of a CSV with a header (tabs in a .tsv), each with the number of its last line."""
+    """Rows of a CSV file with a header (.tsv: tabs), each with the number of its last line."""
     reader = csv.reader(io.StringIO(read_text(path)), delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
     header: list[str] = []
     empty = True
@@ -63,19 +63,19 @@ def csv_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                 header = [field.strip().lower() for field in fields]
                 twice = [name for name, count in Counter(header).items() if name and count > 1]
                 if twice:
-                    raise DataError(f"{path} has the column {twice[0]} more than once; give each a name of its own")
+                    raise DataError(f"{path} has the column {twice[0]} more than once")
             elif fields:
                 if len(fields) != len(header):
                     raise DataError(
-                        f"{path}, line {reader.line_num}: {len(fields)} columns where the header has {len(header)}; "
-                        "put a caption with commas in double quotes"
+                        f"{path}, line {reader.line_num}: {len(fields)} columns, but the header has {len(header)}; "
+                        "captions with commas need double quotes"
                     )
                 empty = False
                 yield reader.line_num, dict(zip(header, fields, strict=True))
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not a CSV: {error}") from None
+        raise DataError(f"{path}, line {reader.line_num}: invalid CSV: {error}") from None
     if empty:
-        raise DataError(f"{path} has no rows below a header")
+        raise DataError(f"{path} has no rows below the header")
 
 
 def column(place: Path | str, row: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -83,14 +83,14 @@ def column(place: Path | str, row: Mapping[str, Any], names: Sequence[str]) -> s
     for name in names:
         if name in row:
             return name
-    raise DataError(f"{place}: no column {' or '.join(names)}; there are: {', '.join(row)}")
+    raise DataError(f"{place}: no column {' or '.join(names)}; columns: {', '.join(row)}")
 
 
 def parse_json(place: Path | str, text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{place}: not JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
+        raise DataError(f"{place}: invalid JSON at line {error.lineno}, column {error.colno}: {error.msg}") from None
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -98,5 +98,7 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in numbered_lines(path):
         row = parse_json(f"{path}, line {number}", line)
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: a {type(row).__name__}; every line must be a JSON object {{…}}")
+            raise DataError(
+                f"{path}, line {number}: every line must be a JSON object {{…}}, got a {type(row).__name__}"
+            )
         yield number, row

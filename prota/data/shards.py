@@ -1,7 +1,7 @@
-"""How decoded frames lie on the disk: shards that exist wholly or not at all, whenever their writer was killed.
+"""Shards of decoded frames on disk, written atomically.
 
-A shard is `shard-00000.npy` [F, size, size, 3] with an index `shard-00000.json`. The index is renamed into place last,
-after everything it speaks of is on the disk: a shard exists when its index does.
+A shard is `shard-00000.npy` [F, size, size, 3] with an index `shard-00000.json`. A shard exists if its index does; this
+is renamed into place after the frames have been flushed.
 """
 
 from __future__ import annotations
@@ -29,45 +29,47 @@ SHARD_BYTES = 256 * 2**20
 
 Pictures = np.ndarray[Any, np.dtype[np.uint8]]
 Source = tuple[int, int]
-"""Size and modification time (ns) of a video file; (-1, -1) where there is none."""
+"""Size and modification time (ns) of a video file; (-1, -1) if there is none."""
 
 
 class CacheError(ProtaError, ValueError):
-    """A folder that cannot be used as a frame cache; the message is one line."""
+    """A folder that cannot be used as a frame cache."""
 
     code = "frame-cache"
 
 
 @dataclass(frozen=True)
 class CachePlan:
-    """What is kept of each video: up to `frames` frames, as squares of `size` pixels."""
+    """What the cache stores of each video: up to `frames` frames, as squares of `size` pixels."""
 
     frames: int
     size: int
     max_seconds: float = 0.0
-    """Only so much of the beginning of a video is sampled; 0: all of it."""
+    """Only this much of the beginning of a video is sampled; 0: all of it."""
     extent: Extent = "centre"
-    """Of a frame; a cache of before there was a choice holds the centre."""
+    """Part of a frame; caches of earlier versions have the centre."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.size < 1:
-            raise ValueError(f"frames = {self.frames} and size = {self.size} must be 1 or more")
+            raise ValueError(f"frames = {self.frames} and size = {self.size} must be at least 1")
         if not 0 <= self.max_seconds < math.inf:
-            raise ValueError(f"max_seconds = {self.max_seconds} is not allowed; allowed: seconds, or 0 for all")
+            raise ValueError(f"max_seconds = {self.max_seconds} must be finite and at least 0")
         if self.extent not in get_args(Extent):
-            raise ValueError(f"extent = {self.extent!r} is not allowed; allowed: {', '.join(get_args(Extent))}")
+            raise ValueError(f"extent = {self.extent!r} must be one of {', '.join(get_args(Extent))}")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One video of a shard, as its index has it."""
+    """A video in the index of a shard."""
 
     shard: str
     id: str
     offset: int
     count: int
     times: list[float]
+    """Of its frames, in seconds."""
     duration: float
+    """Of the whole video, in seconds."""
     crc32: int
     source: Source
 
@@ -76,7 +78,7 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CacheError(f"{path} is damaged ({error}): delete it and fill the cache again") from error
+        raise CacheError(f"{path} is corrupt ({error}): delete it and run `prota data prepare` again") from error
 
 
 def read_plan(folder: Path) -> CachePlan:
@@ -86,11 +88,11 @@ def read_plan(folder: Path) -> CachePlan:
     try:
         plan = dict(record["plan"])
         if plan.pop("jitter", 1) != 1:
-            raise ValueError("several frames of each stretch are not supported any more")
+            raise ValueError("plan.jitter must be 1")
         return CachePlan(**plan)
     except (KeyError, TypeError, ValueError) as error:
         raise CacheError(
-            f"{folder / 'cache.json'} is damaged ({error}): delete the folder and fill it again"
+            f"{folder / 'cache.json'} is corrupt ({error}): delete the folder and run `prota data prepare` again"
         ) from error
 
 
@@ -99,9 +101,9 @@ def _read_shard(index: Path, size: int) -> list[Entry]:
     try:
         entries = [Entry(shard=index.stem, source=tuple(video.pop("source")), **video) for video in record["videos"]]
         if record["shape"] != [sum(entry.count for entry in entries), size, size, 3]:
-            raise ValueError("its shape does not fit its videos")
+            raise ValueError("its shape does not match its videos")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CacheError(f"{index} is damaged ({error}): delete it and fill the cache again") from error
+        raise CacheError(f"{index} is corrupt ({error}): delete it and run `prota data prepare` again") from error
     return entries
 
 
@@ -112,23 +114,23 @@ def read_shards(folder: Path, size: int) -> tuple[dict[str, Entry], dict[str, in
     for index in sorted(folder.glob("shard-*.json")):
         shard = _read_shard(index, size)
         lengths[index.stem] = sum(entry.count for entry in shard)
-        # Later shards hold newer decodings.
+        # Later shards are newer.
         entries.update((entry.id, entry) for entry in shard)
     return entries, lengths
 
 
 def shard_problem(folder: Path, shard: str, frames: int, size: int) -> str | None:
-    """What is wrong with a shard's file, judged by its length alone."""
+    """Whether the file of a shard is missing or has the wrong size."""
     path = folder / f"{shard}.npy"
-    remedy = "fill the cache again to mend it"
+    remedy = "run `prota data prepare` again"
     try:
         array = np.load(path, mmap_mode="r")
     except FileNotFoundError:
         return f"{path.name} is missing: {remedy}"
     except (EOFError, OSError, ValueError):
-        return f"{path.name} is damaged or too short: {remedy}"
+        return f"{path.name} is corrupt or truncated: {remedy}"
     if array.shape != (frames, size, size, 3) or array.dtype != np.uint8:
-        return f"{path.name} holds {array.dtype} {list(array.shape)}, not what its index says: {remedy}"
+        return f"{path.name} is {array.dtype} {list(array.shape)}, unlike its index: {remedy}"
     return None
 
 
@@ -138,27 +140,27 @@ def read_quarantine(folder: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(record, dict) or not all(
         isinstance(entry, dict) and "reason" in entry for entry in record.values()
     ):
-        raise CacheError(f"{path} is damaged: delete it and fill the cache again")
+        raise CacheError(f"{path} is corrupt: delete it and run `prota data prepare` again")
     return record
 
 
 def write_quarantine(folder: Path, quarantine: dict[str, dict[str, Any]]) -> None:
-    """Videos that failed: id → reason, source (size and mtime of the file then)."""
+    """Save the videos that failed: id → reason, source (size and mtime of the file)."""
     write_atomically(folder / "quarantine.json", json.dumps(quarantine, indent=1))
 
 
 def refuse_foreign(folder: Path) -> None:
-    """See that the folder is a cache, or absent, or empty but for what a writer killed at once leaves."""
+    """Check that the folder is a cache, does not exist, or has only leftovers of an interrupted writer."""
     if folder.exists() and not folder.is_dir():
-        raise CacheError(f"{folder} is a file: name a folder for the frame cache")
+        raise CacheError(f"{folder} is a file, not a folder")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     there = {name for name in names if name != "lock" and not name.endswith(".tmp")}
     if there and "cache.json" not in there:
-        raise CacheError(f"{folder} is not empty and not a frame cache: use another folder")
+        raise CacheError(f"{folder} is neither empty nor a frame cache: use another folder")
 
 
 def claim(folder: Path, plan: CachePlan) -> None:
-    """Make the folder a cache of this plan, or see that it is one."""
+    """Create a cache with this plan, or check that the existing one has it."""
     if not (folder / "cache.json").exists():
         write_atomically(folder / "cache.json", json.dumps({"format": FORMAT, "plan": asdict(plan)}))
     there, asked = asdict(read_plan(folder)), asdict(plan)
@@ -168,7 +170,7 @@ def claim(folder: Path, plan: CachePlan) -> None:
 
 
 def tidy(folder: Path, size: int) -> None:
-    """Remove what a killed writer left, and shards whose file was lost or cut since."""
+    """Remove leftovers of interrupted writers, and shards with missing or truncated files."""
     for index in folder.glob("shard-*.json"):
         frames = sum(entry.count for entry in _read_shard(index, size))
         if shard_problem(folder, index.stem, frames, size):
@@ -180,7 +182,7 @@ def tidy(folder: Path, size: int) -> None:
 
 @dataclass
 class ShardWriter:
-    """Gathers decoded videos and writes them out, a shard at a time."""
+    """Collects decoded videos and writes them in shards."""
 
     folder: Path
     size: int
@@ -216,6 +218,6 @@ class ShardWriter:
             index = json.dumps({"format": FORMAT, "shape": shape, "videos": self.videos})
             write_atomically(self.folder / f"{name}.json", index)
         except OSError as error:
-            raise CacheError(f"{self.folder} cannot be written: {error.strerror}; what is complete is kept") from error
+            raise CacheError(f"{self.folder} cannot be written: {error.strerror}; complete shards are kept") from error
         self.number += 1
         self.videos, self.pictures = [], []

@@ -1,4 +1,4 @@
-"""Captions and the videos they are about, in splits that cannot be confused: no doubles, and a hash of the contents."""
+"""Splits of captioned videos: without duplicates, with a hash of their contents."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SPLITS: tuple[SplitName, ...] = ("train", "val", "test")
 
 
 class DataError(ProtaError, ValueError):
-    """Data that is missing, malformed or not what it claims to be: one line that says what and what to do."""
+    """Missing, malformed or inconsistent data."""
 
     code = "data"
 
 
 @dataclass(frozen=True)
 class Item:
-    """A video and what is said about it. Without captions it is kept, so that it is reported rather than lost."""
+    """A video and its captions; without any it is kept, so that it is reported as missing."""
 
     video_id: str
     captions: tuple[str, ...]
@@ -41,12 +41,12 @@ class Split:
 
     def __post_init__(self) -> None:
         if self.name not in SPLITS:
-            raise DataError(f"a split is called {self.name!r}; allowed: {', '.join(SPLITS)}")
+            raise DataError(f"a split must be one of {', '.join(SPLITS)}, got {self.name!r}")
         doubles = [video for video, count in Counter(self.video_ids).items() if count > 1]
         if doubles:
             raise DataError(
                 f"the {self.name} split lists {len(doubles)} videos more than once ({examples(doubles)}): "
-                "list each video once"
+                "remove the duplicates"
             )
 
     def __len__(self) -> int:
@@ -71,7 +71,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The splits of a data set; None where its files are not there or it has no such split."""
+    """The splits of a data set; None for a split without files."""
 
     name: str
     train: Split | None
@@ -82,11 +82,11 @@ class Benchmark:
         for name in SPLITS:
             split = getattr(self, name)
             if split is not None and split.name != name:
-                raise DataError(f"{self.name} was given its {split.name} split as {name} split")
+                raise DataError(f"{self.name}: expected a {name} split, got {split.name}")
 
     @property
     def splits(self) -> list[Split]:
-        """Those that exist, in the order train, val, test."""
+        """Existing splits in the order train, val, test."""
         return [split for split in (self.train, self.val, self.test) if split is not None]
 
     def split(self, name: str) -> Split:
@@ -95,20 +95,17 @@ class Benchmark:
                 return split
         there = ", ".join(split.name for split in self.splits) or "none"
         hint = "; a column `split` says which rows are train, val or test" if self.name == "folder" else ""
-        raise DataError(f"{self.name} has no {name} split here; there are: {there}{hint}")
+        raise DataError(f"{self.name} has no {name} split; splits: {there}{hint}")
 
 
 def hold_back(train: Split, count: int) -> tuple[Split, Split]:
-    """``train`` without ``count`` videos, and a validation split of these: the smallest by the SHA-256 of their id.
+    """Split off ``count`` validation videos: those with the smallest SHA-256 of their id.
 
-    The choice depends on nothing but the ids, so every machine makes it alike, and a video added to the training list
-    changes at most one place of it. Both splits keep the order of ``train``.
+    The choice depends on the ids alone, so that adding a training video changes at most one validation video. Both
+    splits keep the order of ``train``.
     """
     if not 0 < count < len(train):
-        raise DataError(
-            f"data.validation={count} cannot be held back from {len(train)} training videos; "
-            f"allowed: 1 to {len(train) - 1}"
-        )
+        raise DataError(f"data.validation={count} must be 1 to {len(train) - 1}, of {len(train)} training videos")
     by_hash = sorted(train.video_ids, key=lambda video: hashlib.sha256(video.encode("utf-8", "surrogatepass")).digest())
     chosen = set(by_hash[:count])
     kept = tuple(item for item in train.items if item.video_id not in chosen)
@@ -117,6 +114,6 @@ def hold_back(train: Split, count: int) -> tuple[Split, Split]:
 
 
 def examples(ids: Iterable[str], count: int = 3) -> str:
-    """The first few of ``ids`` for an error message: ``a, b, c, …``."""
+    """The first few ids, for error messages: ``a, b, c, …``."""
     shown = list(ids)
     return ", ".join(shown[:count]) + (", …" if len(shown) > count else "")

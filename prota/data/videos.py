@@ -1,4 +1,4 @@
-"""Finding videos and pictures in a folder by id, at any depth and whatever their extension, in one walk."""
+"""Find videos and pictures by id in a folder, recursively and with any extension."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ _PREFERENCE = {extension: place for place, extension in enumerate((*BENCHMARK_EX
 
 @dataclass(frozen=True)
 class Found:
-    """Where the videos of some ids are."""
+    """The files found for video ids."""
 
     paths: dict[str, Path]
-    """The file to use for each id that has one."""
+    """The file that is used for each id."""
     missing: list[str]
-    """Ids without a file, in the order asked for."""
+    """Ids without a file, in their given order."""
     duplicated: dict[str, list[Path]]
-    """Ids that several different files answer to, the used one first."""
+    """Ids that match several different files, the used one first."""
 
 
 def find_videos(folder: Path, ids: Iterable[str]) -> Found:
-    """Look every id up among the video files and pictures below ``folder``.
+    """Match ids with the video files and pictures below ``folder``.
 
-    An id is a path relative to ``folder`` or just a file's name, in both cases with or without the extension;
-    ``x.mov`` also finds ``x.mp4`` and ``x.mov.mp4``, as videos are often converted. Of several files that fit, one
-    whose relative path is the id comes first, then mp4 before other extensions, then the first by path; a picture
-    beside a video of its name is a preview and does not count. Hidden files and folders are skipped; links are
-    followed, each folder being visited once, so that loops end.
+    An id is a path relative to ``folder`` or a file name, with or without the extension; ``x.mov`` also matches
+    ``x.mp4`` and ``x.mov.mp4``, as videos are often converted. Of several matches, an exact relative path wins, then
+    mp4 over other extensions, then the first by path; a picture next to a video of the same name is its preview.
+    Hidden files and folders are skipped. Links are followed, but each folder is visited once.
     """
     by_path: dict[str, list[Path]] = defaultdict(list)
     by_name: dict[str, list[Path]] = defaultdict(list)
@@ -76,7 +75,7 @@ def find_videos(folder: Path, ids: Iterable[str]) -> Found:
 
 
 def _video_files(folder: Path) -> Iterator[str]:
-    """Relative paths of the video files below ``folder``. Linked folders come last: a real path wins over a link."""
+    """Relative paths of the video files below ``folder``; linked folders last, so that real paths win over links."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; set data.videos to the folder that holds the videos")
     real, linked = [folder], list[Path]()
@@ -91,7 +90,7 @@ def _video_files(folder: Path) -> Iterator[str]:
             with os.scandir(current) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            raise DataError(f"{current} cannot be read: {error.strerror}; make it readable or take it away") from None
+            raise DataError(f"{current} cannot be read: {error.strerror}") from None
         for entry in entries:
             if entry.name.startswith("."):
                 continue
@@ -102,7 +101,7 @@ def _video_files(folder: Path) -> Iterator[str]:
 
 
 def _leads_to(entry: os.DirEntry[str], kind: Callable[[os.DirEntry[str]], bool]) -> bool:
-    """Whether an entry is of that kind. A link to itself is of none, which Python reports as an error."""
+    """Whether an entry is of this kind; a link to itself, for which Python raises an error, is not."""
     try:
         return kind(entry)
     except OSError:
@@ -110,13 +109,13 @@ def _leads_to(entry: os.DirEntry[str], kind: Callable[[os.DirEntry[str]], bool])
 
 
 def _extension(name: str) -> str | None:
-    """The extension in lower case; None for a name that is not a video's."""
+    """The extension in lower case; None if it is not one of a video."""
     stem, dot, extension = name.rpartition(".")
     return extension.lower() if stem and dot and extension.lower() in _PREFERENCE else None
 
 
 def _without_extensions(name: str) -> list[str]:
-    """The name itself, then without its extension, then without the one before: ``x.mov.mp4``, ``x.mov``, ``x``."""
+    """The name with fewer and fewer extensions: ``x.mov.mp4``, ``x.mov``, ``x``."""
     names = [name]
     while _extension(names[-1]) is not None:
         names.append(names[-1].rpartition(".")[0])
@@ -124,7 +123,7 @@ def _without_extensions(name: str) -> list[str]:
 
 
 def _normal(name: str) -> str:
-    """One spelling per path: composed accents (macOS decomposes them), no ``./``."""
+    """Normalise accents (macOS decomposes them) and ``./``."""
     return unicodedata.normalize("NFC", str(PurePosixPath(name)))
 
 

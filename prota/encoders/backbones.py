@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from prota.config.base import ConfigError
-from prota.config.model import EncoderConfig
+from prota.config.model import TEMPORAL_HEADS, EncoderConfig
 from prota.encoders.text import FUNCTION_WORDS, HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
 from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
 from prota.errors import one_line
@@ -40,10 +40,10 @@ class Towers:
         temporal = None
         if config.temporal_layers:
             text: Any = self.text.model
-            quick = config.temporal_init != "clip" or text.config.hidden_act == "quick_gelu"
-            temporal = TemporalTransformer(config.width, config.temporal_layers, config.temporal_heads, quick)
-            if config.temporal_init == "clip":
-                temporal.start_from_clip(self.text.model)
+            quick = config.kind == "pair" or text.config.hidden_act == "quick_gelu"
+            temporal = TemporalTransformer(config.width, config.temporal_layers, TEMPORAL_HEADS, quick)
+            if config.kind != "pair":
+                temporal.start_from_clip(text)
         skipped = self.record["function_words"] if config.text_tokens == "content" else None
         text_encoder = TextEncoder(self.text, self.tokenizer, config.text_length, skipped)
         return text_encoder, VideoEncoder(self.frame, temporal)
@@ -252,7 +252,7 @@ def _toy_towers(config: EncoderConfig) -> Towers:
             f"encoder.image_size = {config.image_size} is not allowed with kind='toy'; allowed: even numbers"
         )
     vocabulary, sizes = 1024, {"hidden_size": config.width, "intermediate_size": 4 * config.width}
-    layers = {"num_hidden_layers": 2, "num_attention_heads": config.temporal_heads}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4}
     clip = CLIPModel(
         CLIPConfig(
             projection_dim=config.width,

@@ -192,9 +192,9 @@ class TemporalTransformer(nn.Module):
         width, available, theirs = self.positions.embedding_dim, len(text_model.encoder.layers), text_model.config
         if (theirs.hidden_size, theirs.intermediate_size) != (width, 4 * width) or available < len(self.layers):
             raise ConfigError(
-                f"encoder.temporal_init='clip' needs a text transformer of width {width} (inside: {4 * width}) with at "
-                f"least {len(self.layers)} layers; this CLIP has {theirs.hidden_size} ({theirs.intermediate_size}) and "
-                f"{available}; allowed: random"
+                f"encoder.temporal_layers={len(self.layers)} needs a CLIP whose text transformer has as many layers of "
+                f"width {width} (inside: {4 * width}); this one has {available} of {theirs.hidden_size} "
+                f"({theirs.intermediate_size}); allowed: 0"
             )
         for own, layer in zip(self.layers, text_model.encoder.layers, strict=False):
             own.load_state_dict(layer.state_dict())

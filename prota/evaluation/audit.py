@@ -1,7 +1,7 @@
-"""Leak checks: a pair's score may depend on that text and that video, and on nothing else that was shown with them.
+"""Leak checks: the score of a pair may depend on its text and its video only.
 
-Evaluations in this field have leaked by pooling a video with the captions of its own batch, by normalising over a
-batch, and by a true caption's position. Each of these shows when the same items are shown in other company or order.
+Evaluations in this field have leaked by pooling a video with the captions of its batch, by normalising over a batch,
+and by the position of the true caption. All of these show when the same items are scored in other batches or orders.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["Check", "Score", "audit"]
 
 Score = Callable[[Sequence[int], Sequence[int]], Tensor]
 
-# Standard errors that a metric may lie off chance; hits by chance are few and skewed, so two more of them are allowed.
+# Allowed distance from chance in standard errors; hits by chance are few and skewed, so two more are allowed.
 _ERRORS, _HITS = 5.0, 2
-# Texts scored alone, pairs assigned wrongly (at least), and the largest matrix of random scores, per side.
+# Texts scored alone, minimum of wrongly assigned pairs, and the largest side of a matrix of random scores.
 _SINGLES, _PAIRS, _RANDOM = 16, 64, 2048
 
 
 @dataclass(frozen=True)
 class Check:
-    """One question put to a system, and its answer."""
+    """One check and its result."""
 
     name: str
     passed: bool
@@ -37,31 +37,31 @@ class Check:
 
 @dataclass(frozen=True)
 class _Shown:
-    """The block that all others are compared with."""
+    """The block of scores that all others are compared with."""
 
     texts: list[int]
     videos: list[int]
     scores: Tensor
     allowed: float
-    """Largest difference between scores that should be equal."""
+    """Largest allowed difference of scores that should be equal."""
 
 
 def audit(
     score: Score, texts: int, videos: int, *, seed: int = 0, tolerance: float = 1e-4, sample: int = 128
 ) -> list[Check]:
-    """Check a system of ``texts`` texts and ``videos`` videos, of which at most ``sample`` each are shown to it.
+    """Check a system with at most ``sample`` of ``texts`` texts and ``videos`` videos.
 
-    ``score(text_indices, video_indices)`` gives the block [len, len] that the system computes when it is shown exactly
-    these texts and videos in this order: it must not look scores up in a matrix computed before, or nothing is checked.
-    Scores count as equal within ``tolerance`` times their range. The same seed asks the same questions.
+    ``score(text_indices, video_indices)`` must compute the block [len, len] of exactly these texts and videos in this
+    order, not look it up in a precomputed matrix. Scores count as equal within ``tolerance`` times their range. The
+    checks depend on the seed alone.
     """
     if texts < 3 or videos < 3:
-        raise EvaluationError(f"{texts} texts and {videos} videos are too few to audit; give at least 3 of each")
+        raise EvaluationError(f"{texts} texts and {videos} videos are too few to audit; at least 3 of each are needed")
     if sample < 3 or tolerance < 0:
-        raise ValueError(f"sample = {sample}, tolerance = {tolerance} are not allowed; allowed: from 3, from 0")
+        raise ValueError(f"sample = {sample} must be at least 3, tolerance = {tolerance} at least 0")
     generator = torch.Generator().manual_seed(seed)
     rows = _choose(texts, sample, generator)
-    # Where texts and videos are as many, they are usually pairs in order: shown so, as a test would show them.
+    # Equal numbers of texts and videos are usually pairs in order, and shown as such.
     columns = rows if texts == videos else _choose(videos, sample, generator)
     scores = _block(score, rows, columns)
     shown = _Shown(rows, columns, scores, tolerance * _range(scores))
@@ -87,8 +87,8 @@ def _block(score: Score, texts: Sequence[int], videos: Sequence[int]) -> Tensor:
     block = score(texts, videos).detach().cpu().double()
     if block.shape != (len(texts), len(videos)):
         raise ValueError(
-            f"the system gave scores {list(block.shape)} for {len(texts)} texts and {len(videos)} videos; "
-            f"it must give [{len(texts)}, {len(videos)}]"
+            f"scores of {len(texts)} texts and {len(videos)} videos must be [{len(texts)}, {len(videos)}], got "
+            f"{list(block.shape)}"
         )
     return block
 
@@ -100,7 +100,7 @@ def _range(scores: Tensor) -> float:
 
 
 def _shuffled(count: int, generator: torch.Generator) -> Tensor:
-    """A random order that is not the given one, which would show nothing."""
+    """A random order other than the given one."""
     order = torch.randperm(count, generator=generator)
     return order.roll(1) if torch.equal(order, torch.arange(count)) else order
 
@@ -110,7 +110,7 @@ def _pick(items: list[int], places: Tensor) -> list[int]:
 
 
 def _compared(name: str, found: Tensor, expected: Tensor, allowed: float, *, meaning: str) -> Check:
-    # NaN and infinities are equal to themselves here: another check reports them.
+    # Another check reports NaN and infinities.
     equal = (found == expected) | (found.isnan() & expected.isnan())
     apart = torch.where(equal, 0.0, (found - expected).abs())
     largest = float(apart.nan_to_num(nan=math.inf).max())
@@ -161,23 +161,23 @@ def _not_constant(scores: Tensor) -> Check:
 
 @dataclass(frozen=True)
 class _Chance:
-    """What chance makes of a metric."""
+    """The distribution of a metric under chance."""
 
     expected: float
     error: float
     """Standard error of one trial."""
     hit: float = 0.0
-    """What one more hit adds; 0 for ranks."""
+    """The contribution of one hit; 0 for ranks."""
 
     def allowed(self, inflation: float = 1.0, trials: int = 1) -> tuple[float, float]:
-        """Expected value and largest distance from it, for a mean over trials with their variance inflated."""
+        """Expected value and allowed distance from it, for a mean over trials with inflated variance."""
         return self.expected, _ERRORS * self.error * math.sqrt(inflation / trials) + _HITS * self.hit / trials
 
 
 def _chance(texts: int, videos: int) -> tuple[Tensor, dict[str, _Chance]]:
-    """Captions dealt to the videos in turn, and what chance makes of each metric then.
+    """Assign captions to videos in turn, and compute the chance level of each metric.
 
-    With m captions among A, the first of them comes at place (A + 1) / (m + 1) on average.
+    The first of m captions among A has the expected rank (A + 1) / (m + 1).
     """
     video_of_text = torch.arange(texts) % videos
     own = torch.bincount(video_of_text)
@@ -208,7 +208,7 @@ def _measured(metrics: RetrievalMetrics) -> dict[str, float]:
 
 
 def _near(name: str, found: dict[str, float], chance: dict[str, tuple[float, float]], meaning: str) -> Check:
-    """Whether all metrics are at chance (value, distance allowed); the detail tells of the farthest off."""
+    """Whether all metrics are at chance (value, allowed distance); the detail names the worst one."""
 
     def excess(metric: str) -> float:
         expected, allowed = chance[metric]
@@ -225,7 +225,7 @@ def _constants_give_chance(texts: int, videos: int) -> Check:
     video_of_text, chance = _chance(texts, videos)
     found = _measured(retrieval_metrics(torch.zeros(texts, videos), video_of_text))
     exact = {metric: (at.expected, 1e-9 * at.expected) for metric, at in chance.items()}
-    return _near("constant scores give chance", found, exact, "the metrics count ties wrongly")
+    return _near("constant scores give chance", found, exact, "the metrics handle ties wrongly")
 
 
 def _random_gives_chance(texts: int, videos: int, generator: torch.Generator) -> Check:
@@ -233,14 +233,14 @@ def _random_gives_chance(texts: int, videos: int, generator: torch.Generator) ->
     video_of_text, chance = _chance(texts, videos)
     found = _measured(retrieval_metrics(torch.rand(texts, videos, generator=generator), video_of_text))
     allowed = {metric: at.allowed() for metric, at in chance.items()}
-    return _near("random scores give chance", found, allowed, "the metrics are off")
+    return _near("random scores give chance", found, allowed, "the metrics are wrong")
 
 
 def _wrong_pairs_give_chance(score: Score, shown: _Shown, generator: torch.Generator) -> Check:
-    """Texts beside random videos: whoever scores the pairs at equal places high knows places, not contents.
+    """Texts with random videos: high scores of pairs at equal positions would depend on positions, not on contents.
 
-    A random assignment makes ranks uniform whatever the scores are; drawn without replacement, the variance of a mean
-    is at most n / (n - 1) times that of independent draws. Small samples are dealt several times.
+    A random assignment makes ranks uniform for any scores; without replacement, the variance of a mean is at most
+    n / (n - 1) times that of independent draws. Small samples are drawn several times.
     """
     name, count = "wrong pairs give chance", min(len(shown.texts), len(shown.videos))
     deals = math.ceil(_PAIRS / count)
@@ -250,9 +250,9 @@ def _wrong_pairs_give_chance(score: Score, shown: _Shown, generator: torch.Gener
         columns = torch.randperm(len(shown.videos), generator=generator)[:count]
         block = _block(score, _pick(shown.texts, rows), _pick(shown.videos, columns))
         if not bool(torch.isfinite(block).all()):
-            return Check(name, False, "scores that are NaN or infinite cannot be ranked")
+            return Check(name, False, "NaN and infinite scores cannot be ranked")
         for metric, value in _measured(retrieval_metrics(block, torch.arange(count))).items():
             totals[metric] = totals.get(metric, 0.0) + value / deals
     _, chance = _chance(count, count)
     allowed = {metric: at.allowed(count / (count - 1), deals) for metric, at in chance.items()}
-    return _near(name, totals, allowed, "scores depend on the places of texts and videos")
+    return _near(name, totals, allowed, "scores depend on the positions of texts and videos")

@@ -1,8 +1,7 @@
-"""Learning how likely a match is the right one, on validation videos in libraries of many sizes.
+"""Calibrate the probability that a match is right, on validation videos in simulated libraries of many sizes.
 
-Half of the trials have the right video in the library and half have not. Queries are captions, and single words that
-only some videos' captions have: people who look for a cat type *cat*, which scores lower than any sentence about it.
-Both kinds count the same.
+Half of the trials have the right video in the library. Queries are captions, and single words from the captions of
+few videos: *cat* scores lower than any sentence about a cat. Both kinds have equal weight.
 """
 
 from __future__ import annotations
@@ -24,62 +23,62 @@ __all__ = ["Calibration", "Quality", "Queries", "calibrate", "facts_of", "key_wo
 
 _BACKGROUND = 64
 _BINS = 10
-# Of a video's captions, the share from which on a word is certainly true of it.
+# A word in at least this share of a video's captions is true of it.
 _CLEAR = 0.3
-# Videos that mention it, as a share of all, up to which a word tells videos apart.
+# A word in the captions of at most this share of the videos distinguishes them.
 _RARE = 0.1
-# Fewer captions a video do not tell what is not to be seen in it.
+# With fewer captions per video, a missing word says nothing.
 _CAPTIONS = 5
-# Fewer words, in either half, say nothing about short queries.
+# Words needed in either half to calibrate short queries.
 _WORDS = 10
 _TEXTS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Texts of one kind, what a model says of them, and what is true."""
+    """Texts of one kind, their scores and the truth."""
 
     scores: Tensor
     """[texts, videos]."""
     shares: Tensor
-    """[texts, videos]: of each video's captions, the share that says this."""
+    """[texts, videos]: share of each video's captions that contain the text."""
     facts: Tensor
     """`query_facts`, [texts, 2]."""
 
     @classmethod
     def captions(cls, scores: Tensor, video_of_text: Tensor, facts: Tensor) -> Queries:
-        """Each true of its own video and of no other."""
+        """Captions: each is true of its own video only."""
         return cls(scores, F.one_hot(video_of_text, scores.shape[1]).float(), facts)
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a fit is on queries and videos that it was not fitted on."""
+    """Quality of a fit on unseen queries and videos."""
 
     error: float
-    """Expected calibration error: how far stated probabilities are from what happens, on average."""
+    """Expected calibration error."""
     refused: float
-    """Share of queries about something that is not there that get "no good match"."""
+    """Share of queries without a right video that get "no good match"."""
     kept: float
-    """Share of right answers that are shown."""
+    """Share of right results that are shown."""
     trials: int
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted, and how good it is."""
+    """A fit and its quality."""
 
     fit: Fit
     background: list[int]
-    """Places of the videos whose tokens are to be stored."""
+    """Indices of the videos whose tokens are stored."""
     captions: Quality
     words: Quality | None
-    """None where there were too few words to learn from."""
+    """None if there were too few words."""
 
 
 @dataclass(frozen=True)
 class _Trials:
-    """The best match of queries in libraries of one size or many."""
+    """The best match of each query in simulated libraries."""
 
     features: Tensor
     right: Tensor
@@ -102,9 +101,9 @@ class _Trials:
 
 
 def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:
-    """Of the captions of each video: words that tell some videos from the others, and `Queries.shares` of them.
+    """Words that distinguish videos by their captions, and `Queries.shares` of them.
 
-    No words where videos have too few captions to tell what is not to be seen in them.
+    No words if videos have too few captions.
     """
     if not captions or sum(map(len, captions)) < _CAPTIONS * len(captions):
         return [], torch.zeros(0, len(captions))
@@ -123,16 +122,16 @@ def _words(text: str) -> list[str]:
 
 @torch.inference_mode()
 def facts_of(model: ProTA, texts: Sequence[str]) -> Tensor:
-    """`query_facts` of many texts, on the CPU."""
+    """`query_facts` of texts, in batches, on the CPU."""
     parts = [texts[start : start + _TEXTS_AT_ONCE] for start in range(0, len(texts), _TEXTS_AT_ONCE)]
     return torch.cat([query_facts(model.encode_text(part)).float().cpu() for part in parts])
 
 
 def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
-    """Fitted on half of the videos and queries for the figures, then on all of them."""
+    """Fit on half of the videos and queries to measure the quality, then on all of them."""
     videos = captions.scores.shape[1]
     if videos < 4:
-        raise EvaluationError(f"{videos} videos are too few to calibrate with: give at least 4")
+        raise EvaluationError(f"{videos} videos are too few to calibrate; at least 4 are needed")
     generator = torch.Generator().manual_seed(0)
     count = min(_BACKGROUND, videos // 2)
     background, rest = torch.split(torch.randperm(videos, generator=generator), [count, videos - count])
@@ -148,7 +147,7 @@ def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
 
 
 def measure(relevance: Relevance, queries: Queries, unrelated: Tensor) -> Quality:
-    """How good a relevance is on queries and videos that it knows nothing of; their scores with its background."""
+    """Quality of a relevance on unseen queries and videos; ``unrelated``: their scores with its background."""
     videos = queries.scores.shape[1]
     sizes = [size for size in _sizes(videos) if size <= relevance.fit.largest]
     everything, generator = torch.arange(videos), torch.Generator().manual_seed(0)
@@ -156,7 +155,7 @@ def measure(relevance: Relevance, queries: Queries, unrelated: Tensor) -> Qualit
 
 
 def _sizes(videos: int) -> list[int]:
-    """Of libraries that can be made of so many videos."""
+    """Sizes of simulated libraries."""
     sizes = [size for size in (2**power for power in range(1, 31)) if size <= videos]
     return [size for size in sizes if size >= SMALLEST] or sizes
 
@@ -164,9 +163,9 @@ def _sizes(videos: int) -> list[int]:
 def _in_libraries(
     queries: Queries, unrelated: Tensor, rest: Tensor, *, sizes: Sequence[int], generator: torch.Generator
 ) -> _Trials:
-    """Each query twice in libraries of each size, drawn from the ``rest``: with a video it is true of, and without."""
+    """Each query in libraries of each size, drawn from the ``rest``, with and without a video that it is true of."""
     shares, scores = queries.shares[:, rest], queries.scores.double()
-    # One for all sizes, so that a query is on one side when halves are made of the videos.
+    # The same owner for all sizes, so that a query stays in one half of the videos.
     chances = torch.rand(shares.shape, generator=generator).masked_fill(shares < _CLEAR, -1)
     luck, places = chances.max(dim=1)
     parts = [_Trials.none()]
@@ -188,22 +187,22 @@ def _in_libraries(
 
 
 def _fit(kinds: Sequence[_Trials], largest: int) -> Fit:
-    """Of trials of one kind of query, or of two, which then count the same."""
+    """Fit trials of one or two kinds of queries, with equal weight."""
     trials = _Trials.join([replace(one, weight=one.weight / max(1, len(one.weight))) for one in kinds])
     usual = [one.features[:, UNCERTAINTY].quantile(torch.tensor([0.01, 0.99], dtype=torch.float64)) for one in kinds]
     low, high = min(float(ends[0]) for ends in usual), max(float(ends[1]) for ends in usual)
-    # Captions alone are all of about one length, and say nothing about shorter queries.
+    # Captions have similar lengths, and say nothing about shorter queries.
     used = [feature for feature in range(trials.features.shape[1]) if len(kinds) > 1 or feature != LENGTH]
     fit = Fit(_rising(trials.features, trials.right, trials.weight, used), 0.5, largest, (low, high))
     probability = fit.of(trials.features)
     cutoffs = [step / 100 for step in range(1, 100)]
-    # Where showing right answers and refusing what is absent go together best.
+    # Maximises refused + kept.
     best = max(cutoffs, key=lambda cutoff: sum(_refused_and_kept(probability, trials, cutoff)))
     return replace(fit, cutoff=best)
 
 
 def _rising(features: Tensor, labels: Tensor, weight: Tensor, used: Sequence[int]) -> tuple[float, ...]:
-    """`_logistic` of the features ``used``, but in what must not count against a match a slope is at least 0."""
+    """`_logistic` of the features ``used``, with slopes of at least 0 for those in `RISING`."""
     used = list(used)
     while True:
         constant, *slopes = _logistic(features[:, used], labels, weight)
@@ -215,11 +214,9 @@ def _rising(features: Tensor, labels: Tensor, weight: Tensor, used: Sequence[int
 
 
 def _logistic(features: Tensor, labels: Tensor, weight: Tensor) -> tuple[float, ...]:
-    """Logistic regression with a slight pull to zero: features [n, k], labels [n] bool → a constant and k slopes."""
+    """Logistic regression with slight L2 regularisation: features [n, k], labels [n] bool → a constant and k slopes."""
     if labels.all() or not labels.any():
-        raise EvaluationError(
-            "all trials ended alike, so there is nothing to tell matches by: calibrate with more videos"
-        )
+        raise EvaluationError("cannot calibrate: all trials have the same outcome; use more videos")
     features, weight = features.double(), weight / weight.sum()
     mean, deviation = features.mean(dim=0), features.std(dim=0).clamp(min=1e-9)
     design = F.pad((features - mean) / deviation, (1, 0), value=1.0)

@@ -1,14 +1,13 @@
-"""Do a model's words mean what they say? How the weight of captions is shared, and what a replaced word changes.
+"""Faithfulness of explanations: the weights of words, and the effect of replacing one.
 
-An explanation that names words is worth something if a word's row of similarities, and what it adds to the score, come
-from that word. Measured on captions with their own videos: one content word is replaced by one of another caption, and
-the word whose similarities (or whose contribution) change most should be that one.
+An explanation by words is faithful if the similarities and the contribution of a word come from that word. One content
+word of a caption is replaced by one of another caption; its similarities and its contribution should change most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,25 +28,21 @@ _FUNCTION = frozenset(FUNCTION_WORDS)
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """What `measure_faithfulness` found; shares and rates in per cent."""
+    """Result of `measure_faithfulness`; shares and rates in percent."""
 
     captions: int
     content_weight: float
-    """Share of a caption's token weights that its content words have."""
+    """Share of content words in the token weights of a caption."""
     function_weight: float
-    """… that function words and punctuation have; the rest is that of the marks at the ends of a text."""
+    """Share of function words and punctuation; the rest belongs to start and end tokens."""
     replaced: int
-    """Captions in which a word was replaced."""
+    """Number of captions with a replaced word."""
     own_similarities: float
-    """How often the replaced word's similarities change most."""
+    """How often the similarities of the replaced word change most."""
     own_contribution: float
-    """How often the replaced word's contribution to the score changes most."""
+    """How often the contribution of the replaced word changes most."""
     chance: float
-    """How often a word picked at random would be the replaced one."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    """How often a random word would be the replaced one."""
 
     def table(self) -> Table:
         """For the terminal."""
@@ -72,7 +67,7 @@ def measure_faithfulness(
     videos: PreparedTokens,
     progress: Progress | None = None,
 ) -> Faithfulness:
-    """Of captions with their own videos: caption i belongs to video i."""
+    """Measure captions with their videos: caption i belongs to video i."""
     words = [_words(model, caption) for caption in captions]
     vocabulary = sorted({found[place].text for found in words for place in _replaceable(found)})
     generator = np.random.default_rng(0)
@@ -111,7 +106,7 @@ def _percent(values: Sequence[float]) -> float:
 
 
 def _words(model: ProTA, caption: str) -> list[Word]:
-    """All words whose tokens are scored, and each mark at an end as one of its own: it competes with them."""
+    """All words with scored tokens, and start and end tokens, which compete with them."""
     words = model.text_encoder.words(caption)
     named = {token for word in words for token in word.tokens}
     marks = [Word("", (token,)) for token in range(len(model.text_encoder.pieces(caption))) if token not in named]
@@ -126,12 +121,12 @@ def _kind(word: Word) -> str:
 
 
 def _replaceable(words: list[Word]) -> list[int]:
-    """Places of content words of one token that stand in a caption once."""
+    """Indices of content words that have one token and occur once."""
     texts = [word.text.lower() for word in words]
     return [
         place
         for place, word in enumerate(words)
-        # A word of several tokens would move the others; one that stands twice would change in two places.
+        # Replacing several tokens would shift the others.
         if _kind(word) == "content" and len(word.tokens) == 1 and texts.count(texts[place]) == 1
     ]
 
@@ -139,7 +134,7 @@ def _replaceable(words: list[Word]) -> list[int]:
 def _replaced(
     caption: str, words: list[Word], vocabulary: list[str], generator: np.random.Generator
 ) -> tuple[str, int] | None:
-    """The caption with one of its content words replaced, and the place of that; None where there is no such word."""
+    """The caption with a content word replaced, and the index of that word; None if there is no such word."""
     mentioned = {word.text.lower() for word in words}
     places, others = _replaceable(words), [word for word in vocabulary if word.lower() not in mentioned]
     if not places or not others or len(words) < 2:
@@ -151,7 +146,7 @@ def _replaced(
 
 
 def _find(caption: str, words: list[Word], place: int) -> int:
-    """Where in a caption a word stands that occurs once: as a word, not inside of another."""
+    """Position of a word in a caption, not inside another word."""
     position = 0
     for word in words[:place]:
         position = max(position, caption.find(word.text, position) + len(word.text))
@@ -161,7 +156,7 @@ def _find(caption: str, words: list[Word], place: int) -> int:
 def _changes(
     before: Explanation, after: Explanation, words: list[Word]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """How much each word's similarities, and its contribution, differ between two texts of equal tokens."""
+    """Changes of the similarities and the contribution of each word between two texts with equally many tokens."""
     rows = (after.similarities - before.similarities).square().sum(dim=1)
     parts = after.text_contributions - before.text_contributions
     by_word = [(float(rows[list(word.tokens)].mean()), abs(float(parts[list(word.tokens)].sum()))) for word in words]

@@ -1,4 +1,4 @@
-"""How far a metric could be off by the luck of the test set: bootstrap intervals over videos."""
+"""Bootstrap intervals of metrics over videos."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ _LEVEL = 0.95
 def bootstrap(ranks: Ranks, groups: Tensor, resamples: int = 1000, seed: int = 0) -> dict[str, tuple[float, float]]:
     """95 % percentile intervals of r1, r5, r10 (percent), median_rank and mean_rank.
 
-    ``groups`` [Q] long names each query's video. Videos are drawn with replacement, as many as there are, each with
-    all of its queries: captions of one video are not independent, and drawing them singly would give intervals that
-    are too narrow. The candidates stay as they are. Metrics of a resample are those of `direction_metrics`. One
-    resample is held at a time, so memory grows with the queries alone; a seed gives the same intervals anywhere.
+    ``groups`` [Q] long is the video of each query. Videos are drawn with replacement, each with all of its queries:
+    captions of one video are not independent, and drawing them separately would give too narrow intervals. Candidates
+    are not resampled. Metrics of a resample are those of `direction_metrics`.
     """
     members, sizes = _check(ranks, groups, resamples)
     expected = ranks.expected().cpu()
-    # A resample's mean is a weighted mean over videos, so queries are summed up per video once.
+    # The mean of a resample is a weighted mean over videos, so queries are summed per video once.
     values = torch.stack([100 * ranks.hits(k).cpu() for k in _CUTOFFS.values()] + [expected], dim=1)
     sums = torch.zeros(len(sizes), values.shape[1], dtype=torch.float64).index_add_(0, members, values)
-    # Its median is found in one sorted order shared by all resamples, by counting how often each query was drawn.
+    # Its median comes from one sorted order and the number of times that each query was drawn.
     sorted_ranks, order = expected.sort()
     sorted_members = members[order]
     means, medians = [], []
@@ -41,20 +40,20 @@ def bootstrap(ranks: Ranks, groups: Tensor, resamples: int = 1000, seed: int = 0
 
 
 def _check(ranks: Ranks, groups: Tensor, resamples: int) -> tuple[Tensor, Tensor]:
-    """Each query's group, counting from 0, and the queries in each group."""
+    """The group of each query, from 0, and the sizes of the groups."""
     if groups.shape != ranks.better.shape or groups.dtype != torch.long or len(groups) == 0:
         raise ValueError(
             f"groups must be {len(ranks.better)} whole numbers, one per query and at least one; got "
             f"{list(groups.shape)} of {groups.dtype}"
         )
     if resamples < 2:
-        raise ValueError(f"resamples = {resamples} is not allowed; allowed: 2 or more, 1000 is usual")
+        raise ValueError(f"resamples = {resamples} must be at least 2")
     _, members, sizes = torch.unique(groups.cpu(), return_inverse=True, return_counts=True)
     return members, sizes
 
 
 def _draws(groups: int, resamples: int, seed: int) -> Iterator[Tensor]:
-    """How often each group was drawn, [groups] long, one resample after the other."""
+    """How often each group was drawn, [groups] long, for each resample."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(resamples):
         drawn = torch.randint(groups, (groups,), generator=generator)
@@ -62,7 +61,7 @@ def _draws(groups: int, resamples: int, seed: int) -> Iterator[Tensor]:
 
 
 def _median(values: Tensor, counts: Tensor) -> Tensor:
-    """Median of sorted ``values``, each taken ``counts`` times; of an even number, the mean of the middle two."""
+    """Median of sorted ``values``, each repeated ``counts`` times."""
     upto = counts.cumsum(0)
     total = int(upto[-1])
     middle = torch.searchsorted(upto, torch.tensor([(total - 1) // 2, total // 2]), right=True)

@@ -1,8 +1,8 @@
-"""Recall at k, median and mean rank, in both directions; texts and videos need not be one to one."""
+"""Recall at k, median and mean rank in both directions; a video may have several texts."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -40,15 +40,9 @@ class RetrievalMetrics:
     text_to_video: DirectionMetrics
     video_to_text: DirectionMetrics
 
-    def as_dict(self) -> dict[str, dict[str, float]]:
-        return asdict(self)
-
 
 def direction_metrics(ranks: Ranks) -> DirectionMetrics:
-    """Metrics of the queries with these ranks.
-
-    The median of an even number of ranks is the mean of the two in the middle.
-    """
+    """Metrics of queries with these ranks; an even number has the mean of the middle two as its median."""
     expected = ranks.expected()
     recalls = {k: 100 * float(ranks.hits(k).mean()) for k in (1, 5, 10)}
     return DirectionMetrics(
@@ -70,15 +64,15 @@ def text_ranks(scores: Tensor, video_of_text: Tensor) -> Ranks:
 def video_ranks(
     scores: Tensor, video_of_text: Tensor, candidates: Literal["captions", "videos"] = "captions"
 ) -> tuple[Ranks, Tensor]:
-    """Video to text: every video that a text describes is a query, and its best own caption counts; scores [A, B].
+    """Video to text: every video with a text is a query, and its best caption counts; scores [A, B].
 
-    The caption is ranked among all captions, or with ``candidates="videos"`` among videos that each stand for their
-    best caption, the rule of CLIP4Clip and its successors for MSR-VTT full. Also returns which videos were queries.
+    The caption is ranked among all captions, or with ``candidates="videos"`` among the best captions of all videos, as
+    in CLIP4Clip and its successors for MSR-VTT full. Also returns the videos that are queries.
     """
     _check_targets(scores, video_of_text)
     described = torch.unique(video_of_text)
     if candidates not in ("captions", "videos"):
-        raise ValueError(f"candidates = {candidates!r} is not allowed; allowed: captions, videos")
+        raise ValueError(f"candidates must be captions or videos, got {candidates!r}")
     if candidates == "videos":
         best = scores.new_full((len(described), scores.shape[1]), -torch.inf)
         group = torch.searchsorted(described, video_of_text)
@@ -93,7 +87,7 @@ def retrieval_metrics(
 ) -> RetrievalMetrics:
     """Metrics of a score matrix [A, B] in which text i describes video ``video_of_text[i]``.
 
-    Videos that no text describes are only candidates.
+    Videos without a text are only candidates.
     """
     to_video = text_ranks(scores, video_of_text)
     to_text, _ = video_ranks(scores, video_of_text, candidates)
@@ -109,4 +103,4 @@ def _check_targets(scores: Tensor, video_of_text: Tensor) -> None:
             f"{list(video_of_text.shape)} of {video_of_text.dtype}"
         )
     if len(video_of_text) and not 0 <= int(video_of_text.min()) <= int(video_of_text.max()) < scores.shape[1]:
-        raise EvaluationError(f"video_of_text points outside the {scores.shape[1]} videos")
+        raise EvaluationError(f"video_of_text must be indices of the {scores.shape[1]} videos")

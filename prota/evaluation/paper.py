@@ -1,4 +1,4 @@
-"""The figures that the ProTA paper prints, and the rows of its ablation tables as experiments to run."""
+"""Printed figures of the ProTA paper, and the rows of its ablation tables as experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DirectionFigures:
-    """Printed figures of one direction; None where the table leaves a metric out."""
+    """Printed figures of one direction; None for a metric that the table does not have."""
 
     r1: float
     r5: float
@@ -38,7 +38,7 @@ class PaperFigures:
 
 @dataclass(frozen=True)
 class AblationRow:
-    """One row of a table: how to build the experiment, and what the paper reports for it."""
+    """One row of a table: the settings of its experiment and the paper's figures."""
 
     name: str
     preset: str
@@ -100,7 +100,7 @@ RESULTS: dict[tuple[str, str], PaperFigures] = {
 
 
 def ablation_rows(table: Literal["main", "temperature", "kernels"]) -> list[AblationRow]:
-    """The rows of a table in the paper's order; ``main`` ends with two rows of ours that it does not have."""
+    """The rows of a table in the paper's order; ``main`` ends with two rows of ours."""
     if table == "main":
         rows = [AblationRow(preset, preset, (), figures) for preset, figures in ABLATION.items()]
         return rows + [AblationRow(preset, preset, (), None) for preset in ("wti", "prota-printed")]
@@ -109,7 +109,7 @@ def ablation_rows(table: Literal["main", "temperature", "kernels"]) -> list[Abla
     if table == "kernels":
         # R = 5 prints the figures of DPA: tokens are points here too.
         return [AblationRow(f"R={r}", "dpa", (f"score.kernels={r}",), figures) for r, figures in KERNELS.items()]
-    raise ValueError(f"table = {table!r} is not allowed; allowed: main, temperature, kernels")
+    raise ValueError(f"table must be main, temperature or kernels, got {table!r}")
 
 
 def _temperature_row(lambda_: str, xi: str | None, figures: PaperFigures) -> AblationRow:

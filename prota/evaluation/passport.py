@@ -1,4 +1,4 @@
-"""The record that travels with a result: what was measured, on what, with which model, code and machine."""
+"""The record of a result: metrics, data, model, code and machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 import prota
 from prota.errors import ProtaError
 from prota.files import write_atomically
-from prota.model.weights import fingerprint
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +32,14 @@ _COLUMNS = {"r1": "R@1", "r5": "R@5", "r10": "R@10", "median_rank": "median", "m
 
 
 class PassportError(ProtaError, ValueError):
-    """A record that cannot be written or read; the message says what is wrong and what to do."""
+    """A record that cannot be written or read."""
 
     code = "result"
 
 
 @dataclass(frozen=True)
 class CheckpointRecord:
-    """Which weights were evaluated, and how they were chosen."""
+    """The weights that were evaluated, and how they were chosen."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -48,32 +47,19 @@ class CheckpointRecord:
     rule: str
     """Such as "best on validation at step 1200", "last" or "as given"; the test set is never one."""
     step: int | None
-    """Training steps taken; None where the checkpoint does not say."""
+    """Training steps; None if not known."""
     fingerprint: str
-    """See `fingerprint`."""
+    """See `prota.model.weights.fingerprint`."""
     missing: dict[str, int] = field(default_factory=dict)
-    """Split → items that the model was trained or chosen without, by permission; empty where that is not known."""
+    """Split → items that were missing in training, by permission; empty if not known."""
     started_from: dict[str, str] = field(default_factory=dict)
-    """``model`` and ``fingerprint`` of the model that training started from; empty: pretrained towers, or not known."""
-
-    @classmethod
-    def of(
-        cls,
-        folder: str | Path,
-        rule: str,
-        *,
-        step: int | None = None,
-        missing: dict[str, int] | None = None,
-        started_from: dict[str, str] | None = None,
-    ) -> CheckpointRecord:
-        """The record of the model saved in a folder."""
-        return cls(str(folder), rule, step, fingerprint(folder), missing or {}, started_from or {})
+    """``model`` and ``fingerprint`` of the start of training; empty: pretrained towers, or not known."""
 
 
 def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
-    """Library versions, hardware, git commit, time and command line; what is not to be had is None.
+    """Library versions, hardware, git commit, time and command line; None for unknown values.
 
-    ``device`` is the one that a model ran on, None where none ran.
+    ``device``: where the model ran, if any.
     """
     commit, dirty = _git_state(Path(prota.__file__).resolve().parent.parent)
     return {
@@ -97,37 +83,34 @@ class Passport:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     metrics: dict[str, dict[str, float]]
-    """`RetrievalMetrics.as_dict()`: direction → metric → value."""
+    """`RetrievalMetrics`: direction → metric → value."""
     intervals: dict[str, dict[str, tuple[float, float]]]
-    """Direction → metric → 95 % interval, as `bootstrap` gives them; a direction without intervals may be absent."""
+    """Direction → metric → 95 % interval, see `bootstrap`; a direction without intervals may be absent."""
     split: str
     split_hash: str
     queries: int
-    """Texts that were scored."""
+    """Number of texts."""
     videos: int
-    """Videos that they were ranked against."""
+    """Number of videos."""
     missing: tuple[str, ...]
-    """Items of the split that were left out by permission."""
+    """Missing items of the split, by permission."""
     normalisation: str | None
-    """What was done to the scores afterwards; None: nothing."""
+    """Normalisation of the scores, if any."""
     candidates: Literal["captions", "videos"]
-    """What a video was ranked against, video to text; see `retrieval_metrics`."""
+    """See `video_ranks`."""
     checkpoint: CheckpointRecord | None
-    """None where a score matrix was given."""
+    """None for a score matrix."""
     config: dict[str, Any]
     seed: int | None
     faithfulness: dict[str, float] | None = None
-    """`Faithfulness.as_dict()`, where it was measured."""
+    """`Faithfulness`, if measured."""
     environment: dict[str, Any] = field(default_factory=collect_environment)
 
     def __post_init__(self) -> None:
         if set(self.metrics) != set(_DIRECTIONS) or any(not set(_COLUMNS) <= set(m) for m in self.metrics.values()):
-            raise PassportError(
-                f"metrics must have {' and '.join(_DIRECTIONS)}, each with {', '.join(_COLUMNS)}: "
-                "give RetrievalMetrics.as_dict()"
-            )
+            raise PassportError(f"metrics must have {' and '.join(_DIRECTIONS)}, each with {', '.join(_COLUMNS)}")
         if not set(self.intervals) <= set(_DIRECTIONS):
-            raise PassportError(f"intervals are of {', '.join(self.intervals)}; allowed: {', '.join(_DIRECTIONS)}")
+            raise PassportError(f"intervals must be of {', '.join(_DIRECTIONS)}, got {', '.join(self.intervals)}")
 
     def __repr__(self) -> str:
         forth = self.text_to_video
@@ -148,38 +131,38 @@ class Passport:
         return asdict(self)
 
     def write(self, path: str | Path) -> None:
-        """Write as JSON: the file is the old one or the whole new one, never a part."""
+        """Write as JSON, atomically."""
         path = Path(path)
         record = {"format": _FORMAT, "version": _VERSION, **self.to_dict()}
         try:
             text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         except (TypeError, ValueError) as error:
-            raise PassportError(f"the result cannot be written as JSON: {error}") from None
+            raise PassportError(f"cannot write the result as JSON: {error}") from None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text)
         except OSError as error:
-            raise PassportError(f"{path} cannot be written ({error.strerror}): give another path") from None
+            raise PassportError(f"{path} cannot be written ({error.strerror}): use another path") from None
 
     @classmethod
     def read(cls, path: str | Path) -> Passport:
-        """A record that `write` wrote."""
+        """Read a record of `write`."""
         record = _read_record(Path(path))
         try:
-            # Back through JSON, since only there are lists taken for tuples and nothing else for a number.
+            # Strict validation of JSON accepts lists as tuples, but no other conversions.
             return TypeAdapter(cls).validate_json(json.dumps(record), strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in problem["loc"]) or "the record"
             message = str(problem["msg"]).removeprefix("Value error, ")
-            raise PassportError(f"{path} is not a whole result: {place}: {message}; evaluate again") from None
+            raise PassportError(f"{path} is incomplete or corrupt: {place}: {message}; evaluate again") from None
 
     def table(self) -> Table:
-        """Both directions for the terminal, each value over its interval; below it what is special to the result."""
+        """Both directions with intervals and remarks, for the terminal."""
         from rich.table import Table
         from rich.text import Text
 
-        # As Text, since brackets in a plain string would be taken for markup.
+        # As Text: rich parses brackets in a string as markup.
         table = Table(
             title=Text(f"{self.split}: {self.queries:,} texts, {self.videos:,} videos"),
             caption=Text("\n".join(self._remarks())),
@@ -207,7 +190,7 @@ class Passport:
         if self.candidates == "videos":
             remarks.append("video → text ranks videos by their best caption")
         elif self.queries > self.videos:
-            # What papers print is the other rule: their figures must not be put beside these unseen.
+            # Papers use the other rule, so their figures do not compare with these.
             remarks.append("video → text ranks a video's best caption among all captions")
         if self.checkpoint:
             remarks.append(f"checkpoint: {self.checkpoint.rule}")
@@ -220,17 +203,17 @@ class Passport:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """The JSON object of a result file without its heading, which is checked."""
+    """The JSON object of a result file, without its format and version, which are checked."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PassportError(f"{path}: no such file; give the JSON file of a result") from None
+        raise PassportError(f"{path}: no such file") from None
     except OSError as error:
-        raise PassportError(f"{path} cannot be read ({error.strerror}); give the JSON file of a result") from None
+        raise PassportError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise PassportError(f"{path} is not JSON ({error}); evaluate again") from None
+        raise PassportError(f"{path} is not valid JSON ({error}); evaluate again") from None
     if not isinstance(record, dict) or record.pop("format", None) != _FORMAT:
-        raise PassportError(f"{path} is not a result of prota; give the JSON file that an evaluation wrote")
+        raise PassportError(f"{path} is not a result of prota")
     version = record.pop("version", None)
     if version != _VERSION:
         raise PassportError(
@@ -248,7 +231,7 @@ def _version(name: str) -> str | None:
 
 
 def _hardware(device: torch.device | None) -> dict[str, Any]:
-    """The machine, and the device that was used; a GPU that only stood by is not named."""
+    """The machine and the device that was used."""
     gpu = None
     if device is not None and device.type == "cuda":
         import torch
@@ -269,8 +252,8 @@ def _cpu_model() -> str:
 
 
 def _git_state(root: Path) -> tuple[str | None, bool | None]:
-    """Commit of a checkout and whether files differ from it or are new; None each where git cannot say."""
-    # An installed prota may lie inside somebody else's checkout, whose commit would say nothing.
+    """Commit of a checkout, and whether it has changes; None each if not known."""
+    # An installed prota may be inside the checkout of another project.
     if not (root / ".git").exists():
         return None, None
     commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
@@ -278,7 +261,7 @@ def _git_state(root: Path) -> tuple[str | None, bool | None]:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    # Inherited GIT_ variables, such as those of a hook, would point at another repository; nothing is to be locked.
+    # Inherited GIT_ variables, such as those of a hook, may name another repository.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         result = subprocess.run(

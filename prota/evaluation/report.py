@@ -1,10 +1,10 @@
-"""From a checkpoint and a split, or from any score matrix, to a result with its passport."""
+"""Evaluate a checkpoint on a split, or a score matrix; the result is a passport."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from prota.evaluation.passport import CheckpointRecord, Passport, collect_enviro
 from prota.evaluation.scoring import Progress, ScoredSplit, encode_videos, score_split, score_texts
 from prota.kernels.dispatch import recorded
 from prota.model.prota import ProTA
+from prota.model.weights import fingerprint
 from prota.runs import Run, RunError, TrainingState, config_of, find_checkpoint
 from prota.runtime import ALONE, World, autocast_for, choose_device
 
@@ -39,7 +40,7 @@ _DSL = "dual softmax over the test set (DSL)"
 def summarise(
     to_video: Tensor, to_text: Tensor, video_of_text: Tensor, candidates: Candidates
 ) -> tuple[RetrievalMetrics, dict[str, dict[str, tuple[float, float]]]]:
-    """Metrics and intervals of the matrices that either direction is ranked by, both [texts, videos]."""
+    """Metrics and intervals of both directions; both matrices are [texts, videos]."""
     forth = text_ranks(to_video, video_of_text)
     back, described = video_ranks(to_text, video_of_text, candidates)
     metrics = RetrievalMetrics(direction_metrics(forth), direction_metrics(back))
@@ -52,25 +53,25 @@ def summarise(
 
 @dataclass(frozen=True)
 class SystemUnderTest:
-    """A saved model with the data it is shown."""
+    """A saved model with the data for its evaluation."""
 
     model: ProTA
     experiment: Experiment
     benchmark: Benchmark
     record: CheckpointRecord
     trained_on: frozenset[str]
-    """Videos that the model was trained on, as far as it is a run that knows."""
+    """Training videos, if the model is a run."""
 
     @classmethod
     def load(cls, checkpoint: Path, data: Experiment | None, device: torch.device) -> SystemUnderTest:
-        """A checkpoint with its own data, or with those of another experiment; the model's settings are its own."""
+        """Load a checkpoint with its own data or those of another experiment."""
         folder, rule, state = find_checkpoint(checkpoint)
         model = ProTA.from_pretrained(folder).to(device)
         run, own = Run(checkpoint), None
         if run.is_run:
             own = run.experiment()
         if data is None and own is None:
-            raise RunError(f"{checkpoint} is no run that knows its data: say with --data CONFIG what to evaluate on")
+            raise RunError(f"{checkpoint} is not a training run; pass --data CONFIG")
         source = data or own
         assert source is not None
         sections = source.model_dump() | model.config.model_dump()
@@ -83,29 +84,29 @@ class SystemUnderTest:
             learned = trained.split("train")
             if state and state.data and state.data["train"] != learned.hash:
                 raise RunError(
-                    f"the training captions or videos of {checkpoint} have changed since it was trained, so nobody "
-                    "knows what it has seen: restore its annotations, or evaluate a copy that `prota export` made"
+                    f"cannot check train/test overlap: the training captions or videos of {checkpoint} have changed; "
+                    "restore its annotations, or evaluate a copy made by `prota export`"
                 )
             trained_on = frozenset(learned.video_ids)
-        step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, None, None)
-        record = CheckpointRecord.of(folder, rule, step=step, missing=missing, started_from=began)
+        step, missing, began = (state.step, state.missing, _beginning(state)) if state else (None, {}, {})
+        record = CheckpointRecord(str(folder), rule, step, fingerprint(folder), missing, began)
         return cls(model, experiment, benchmark, record, trained_on)
 
 
 def _beginning(state: TrainingState) -> dict[str, str]:
-    """What a passport says of the model that a run started from."""
+    """The model that a run started from, for the passport."""
     return {"model": state.started_from, "fingerprint": state.data["start"]} if state.started_from else {}
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a model has to compute for a result; of many processes the first has it all."""
+    """The scores for a result; with several processes, complete in the first."""
 
     scored: ScoredSplit
     bank: Tensor | None
     """[texts of the query bank, videos]."""
     backends: list[str]
-    """What computed scores, in any process."""
+    """Backends that computed scores, in all processes."""
     processes: int
 
 
@@ -118,27 +119,22 @@ class Evaluation:
         seen = system.trained_on & set(wanted.video_ids)
         if split != "train" and seen:
             raise EvaluationError(
-                f"{len(seen)} of the {len(wanted)} {split} videos were trained on ({examples(sorted(seen))}): what is "
-                "measured on them says nothing; evaluate on another split"
+                f"{len(seen)} of the {len(wanted)} {split} videos were trained on ({examples(sorted(seen))}); evaluate "
+                "on another split"
             )
         cache = open_cache(system.experiment)
         self.split, _ = require_complete(wanted, cache.ids, allow_missing)
         self.wanted = wanted
         self.missing = tuple(sorted(set(wanted.video_ids) - set(self.split.video_ids)))
         self.reader = ClipReader(cache, system.experiment, self.split)
-        self.autocast = autocast_for(system.model.logit_scale.device, system.experiment.train.precision)
+        self.autocast = autocast_for(system.model.logit_scale.device)
 
-    def run(
-        self, normalisation: Normalisation, candidates: Candidates, progress: Progress | None = None
-    ) -> tuple[Passport, Tensor]:
-        """The result and the plain score matrix."""
-        measured = self.measure(normalisation, progress)
-        return self.result(measured, normalisation, candidates), measured.scored.scores
-
-    def measure(self, normalisation: Normalisation, progress: Progress | None = None, world: World = ALONE) -> Measured:
-        """All that needs the model; many processes share the work, and all of them must call this."""
+    def measure(
+        self, normalisation: Normalisation = "none", progress: Progress | None = None, world: World = ALONE
+    ) -> Measured:
+        """Compute all scores; with several processes, all of them must call this."""
         model, bank = self.system.model, None
-        # Before hours of scoring, not after them: there may be no training captions.
+        # Checked before scoring: there may be no training captions.
         texts = _bank(self.system.benchmark) if normalisation == "qbnorm" else []
         with recorded() as ran:
             scored = score_split(model, self.reader, self.split, autocast=self.autocast, progress=progress, world=world)
@@ -147,8 +143,10 @@ class Evaluation:
         backends = sorted(set().union(*world.exchange(set(ran))))
         return Measured(scored, bank, backends, world.size)
 
-    def result(self, measured: Measured, normalisation: Normalisation, candidates: Candidates) -> Passport:
-        """Metrics, intervals and what they were computed from."""
+    def result(
+        self, measured: Measured, normalisation: Normalisation = "none", candidates: Candidates = "captions"
+    ) -> Passport:
+        """Metrics and intervals with their passport."""
         scored = measured.scored
         to_video = to_text = scored.scores
         name: str | None = None
@@ -161,7 +159,7 @@ class Evaluation:
         metrics, intervals = summarise(to_video, to_text, scored.video_of_text, candidates)
         experiment, device = self.system.experiment, self.system.model.logit_scale.device
         return Passport(
-            metrics=metrics.as_dict(),
+            metrics=asdict(metrics),
             intervals=intervals,
             split=f"{self.system.benchmark.name} {self.split.name}",
             split_hash=self.wanted.hash,
@@ -177,14 +175,14 @@ class Evaluation:
         )
 
     def faithfulness(self, measured: Measured, progress: Progress | None = None) -> Faithfulness:
-        """Whether words mean what they say: the first caption of each video, with that video."""
+        """`measure_faithfulness` of the first caption of each video."""
         captions = [item.captions[0] for item in self.split.items]
         return measure_faithfulness(self.system.model, captions, measured.scored.videos, progress)
 
     def scorer(self) -> Callable[[Sequence[int], Sequence[int]], Tensor]:
-        """The system as the audit sees it: it is shown some texts and videos, and encodes them anew each time.
+        """The system for `audit`, which encodes the given texts and videos on each call.
 
-        In single precision: half of it rounds otherwise in a batch of another length, which is no leak.
+        In float32: the rounding of bf16 depends on the lengths in a batch, which is not a leak.
         """
         texts = [caption for _, caption in self.split.pairs]
         ids = self.split.video_ids
@@ -241,50 +239,48 @@ def evaluate(
     """
     experiment = data if isinstance(data, Experiment) or data is None else Experiment.load(data, base=config_of)
     system = SystemUnderTest.load(Path(model), experiment, choose_device(device))
-    passport, _ = Evaluation(system, split, allow_missing).run(normalisation, candidates, progress)
-    return passport
+    evaluation = Evaluation(system, split, allow_missing)
+    return evaluation.result(evaluation.measure(normalisation, progress), normalisation, candidates)
 
 
 def _bank(benchmark: Benchmark) -> list[str]:
-    """One caption of each training video, at most 10,000: queries that the test set knows nothing of."""
+    """One caption of each training video, at most 10,000."""
     bank = [item.captions[0] for item in benchmark.split("train").items if item.captions][:10_000]
     if not bank:
-        raise EvaluationError("no training video has a caption to make a query bank of: evaluate without qbnorm")
+        raise EvaluationError("qbnorm needs training captions, and there are none: evaluate without it")
     return bank
 
 
 def read_matrix(path: Path, targets: Path | None) -> tuple[Tensor, Tensor]:
-    """Any system's scores [texts, videos] from a .npy file, and each text's video from .npy or JSON.
+    """Scores [texts, videos] of any system from a .npy file, and each text's video from .npy or JSON.
 
-    Without targets the matrix must be square, and text i belongs to video i.
+    Without targets, the matrix must be square, and text i belongs to video i.
     """
     values = _load_array(path)
     if not isinstance(values, np.ndarray) or not (
         np.issubdtype(values.dtype, np.floating) or np.issubdtype(values.dtype, np.integer)
     ):
-        raise EvaluationError(f"{path} is not a .npy file of plain numbers")
-    # In double precision: rounding would make ties that are not there.
+        raise EvaluationError(f"{path} is not a .npy file of numbers")
+    # In float64, as rounding could cause ties.
     scores = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64))
     if scores.dim() != 2:
-        raise EvaluationError(f"{path} has shape {list(scores.shape)}; it must be a matrix [texts, videos]")
+        raise EvaluationError(f"{path} has shape {list(scores.shape)}; must be a matrix [texts, videos]")
     if targets is None:
         if scores.shape[0] != scores.shape[1]:
-            raise EvaluationError(
-                f"{path} is {scores.shape[0]} x {scores.shape[1]}, not square: give --targets FILE, each text's video"
-            )
+            raise EvaluationError(f"{path} is {scores.shape[0]} x {scores.shape[1]}, not square: pass --targets FILE")
         return scores, torch.arange(len(scores))
     owners: Any
     if targets.suffix == ".json":
         try:
             listed = json.loads(targets.read_text(encoding="utf-8"))
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise EvaluationError(f"{targets} is not JSON: {error}") from None
+            raise EvaluationError(f"{targets} is not valid JSON: {error}") from None
         plain = isinstance(listed, list) and all(type(number) is int for number in listed)
         owners = np.asarray(listed) if plain else None
     else:
         owners = _load_array(targets)
     if not isinstance(owners, np.ndarray) or owners.ndim != 1 or not np.issubdtype(owners.dtype, np.integer):
-        raise EvaluationError(f"{targets} must be a list of whole numbers, each text's video counted from 0")
+        raise EvaluationError(f"{targets} must be a list of integers, the index of each text's video from 0")
     return scores, torch.from_numpy(owners.astype(np.int64))
 
 
@@ -292,15 +288,15 @@ def _load_array(path: Path) -> Any:
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError):
-        raise EvaluationError(f"{path} is not a .npy file of plain numbers: write it with numpy.save") from None
+        raise EvaluationError(f"{path} is not a .npy file of numbers: write it with numpy.save") from None
 
 
 def matrix_result(scores: Tensor, targets: Tensor, *, source: str, candidates: Candidates, dsl: bool) -> Passport:
-    """The result of a score matrix that somebody else computed."""
+    """The result of a score matrix of another system."""
     to_video, to_text = dual_softmax(scores) if dsl else (scores, scores)
     metrics, intervals = summarise(to_video, to_text, targets, candidates)
     return Passport(
-        metrics=metrics.as_dict(),
+        metrics=asdict(metrics),
         intervals=intervals,
         split=f"score matrix {source}",
         split_hash="",

@@ -1,11 +1,9 @@
-"""A model on a split: encode, score in blocks, rank.
+"""Scores of a model on a split.
 
-Texts are encoded and scored block by block against all videos, so that of the texts' tokens only one block exists at a
-time; what is kept is the score matrix [texts, videos].
+Texts are encoded and scored in blocks against all videos, so that only one block of text tokens is in memory.
 
-Many processes share the batches of videos and the blocks of texts. These stay what they are for one process, and so
-does each number: a sum of another size could differ in its last bit. The metrics are computed from the whole matrix, by
-the first process.
+Several processes share the batches of videos and the blocks of texts, which are the same as in one process, so that
+scores are equal to the last bit. The first process has the whole matrix.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prota.data.batches import ClipReader, ReadAhead
+from prota.data.batches import ClipReader, read_ahead
 from prota.data.pictures import to_pictures
 from prota.data.splits import Split
 from prota.model.prota import ProTA
@@ -28,13 +26,15 @@ __all__ = ["ScoredSplit", "encode_videos", "score_split", "score_texts"]
 
 Progress = Callable[[str, int, int], None]
 
+VIDEOS_AT_ONCE, TEXTS_AT_ONCE = 32, 256
+
 
 @dataclass(frozen=True)
 class ScoredSplit:
     """Scores of every caption with every video of a split."""
 
     scores: Tensor
-    """[texts, videos] fp32, on the CPU; of many processes only the first has it, the others no texts."""
+    """[texts, videos] fp32, on the CPU; with several processes, empty in all but the first."""
     video_of_text: Tensor
     """[texts]."""
     videos: PreparedTokens
@@ -47,47 +47,38 @@ def encode_videos(
     video_ids: Sequence[str],
     *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    batch: int = 32,
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> PreparedTokens:
-    """All videos, prepared, on the model's device; each process encodes some of them."""
-    own = video_ids[_own(len(video_ids), batch, world)]
-    parts = world.together(lambda: _encode(model, reader, own, autocast=autocast, batch=batch, progress=progress))
+    """Encode videos; each process encodes some and returns all."""
+    device = model.logit_scale.device
+    own = _own(video_ids, VIDEOS_AT_ONCE, world)
+
+    def encode() -> list[PreparedTokens]:
+        parts = []
+        ahead = read_ahead(lambda index: reader.read(own[index]), 0, len(own))
+        try:
+            for done, clips in enumerate(ahead, start=1):
+                frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)
+                with autocast():
+                    parts.append(model.encode_video(frames, clips.mask))
+                if progress:
+                    progress("videos", sum(map(len, own[:done])), sum(map(len, own)))
+        finally:
+            ahead.close()
+        return parts
+
+    parts = world.together(encode)
     if world.size > 1:
         slim = [part.without_source().to("cpu") for part in parts]
-        parts = [part.to(model.logit_scale.device) for ones in world.exchange(slim) for part in ones]
+        parts = [part.to(device) for ones in world.exchange(slim) for part in ones]
     return PreparedTokens.cat(parts)
 
 
-def _own(count: int, batch: int, world: World) -> slice:
-    """This process's items of ``count`` that are worked on in batches: whole batches, the same as one process has."""
-    batches = world.part(-(-count // batch))
-    return slice(batches.start * batch, batches.stop * batch)
-
-
-def _encode(
-    model: ProTA,
-    reader: ClipReader,
-    video_ids: Sequence[str],
-    *,
-    autocast: Callable[[], AbstractContextManager[object]],
-    batch: int,
-    progress: Progress | None,
-) -> list[PreparedTokens]:
-    starts = range(0, len(video_ids), batch)
-    ahead = ReadAhead(lambda index: reader.read(video_ids[starts[index] : starts[index] + batch]), 0, len(starts))
-    parts, device = [], model.logit_scale.device
-    try:
-        for done, clips in enumerate(ahead, start=1):
-            frames = to_pictures(clips.frames.to(device), model.config.encoder.image_size)
-            with autocast():
-                parts.append(model.encode_video(frames, clips.mask))
-            if progress:
-                progress("videos", min(done * batch, len(video_ids)), len(video_ids))
-    finally:
-        ahead.close()
-    return parts
+def _own(items: Sequence[str], size: int, world: World) -> list[Sequence[str]]:
+    """The batches of this process; together they are those of one process."""
+    starts = range(0, len(items), size)
+    return [items[starts[number] : starts[number] + size] for number in world.part(len(starts))]
 
 
 @torch.inference_mode()
@@ -97,37 +88,30 @@ def score_texts(
     videos: PreparedTokens,
     *,
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
-    batch: int = 256,
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> Tensor:
     """Scores [texts, videos] of texts with prepared videos, on the CPU.
 
-    Each process scores some texts; the first has the scores of all of them then, the others of none.
+    Each process scores some texts; the first returns all scores, the others none.
     """
-    own = texts[_own(len(texts), batch, world)]
-    rows = world.together(lambda: _score(model, own, videos, autocast=autocast, batch=batch, progress=progress))
+    own = _own(texts, TEXTS_AT_ONCE, world)
+
+    def score() -> Tensor:
+        rows = torch.empty(sum(map(len, own)), len(videos))
+        end = 0
+        for block in own:
+            with autocast():
+                encoded = model.encode_text(block)
+            start, end = end, end + len(block)
+            rows[start:end] = model.score(encoded, videos).float().cpu()
+            if progress:
+                progress("texts", end, len(rows))
+        return rows
+
+    rows = world.together(score)
     if world.size > 1:
         rows = torch.cat(world.collect(rows) or [torch.empty(0, len(videos))])
-    return rows
-
-
-def _score(
-    model: ProTA,
-    texts: Sequence[str],
-    videos: PreparedTokens,
-    *,
-    autocast: Callable[[], AbstractContextManager[object]],
-    batch: int,
-    progress: Progress | None,
-) -> Tensor:
-    rows = torch.empty(len(texts), len(videos))
-    for start in range(0, len(texts), batch):
-        with autocast():
-            block = model.encode_text(texts[start : start + batch])
-        rows[start : start + batch] = model.score(block, videos).float().cpu()
-        if progress:
-            progress("texts", min(start + batch, len(texts)), len(texts))
     return rows
 
 
@@ -140,7 +124,7 @@ def score_split(
     progress: Progress | None = None,
     world: World = ALONE,
 ) -> ScoredSplit:
-    """Every caption of a split with every video of it."""
+    """Score every caption of a split with every video."""
     was_training = model.training
     model.eval()
     try:

@@ -1,1 +1,1 @@
-"""Figures of runs and models: each module collects the numbers of one, then draws them."""
+"""Figures of runs and models; each module collects the numbers of one figure and draws it."""

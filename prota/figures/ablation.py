@@ -1,4 +1,4 @@
-"""The tables of `prota ablate` as plots: mean and deviation over seeds, the paper's figures beside them."""
+"""The tables of `prota ablate` with error bars over seeds, beside the paper's figures."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["Ablation", "RowResult", "collect", "draw", "is_far_off"]
 
 Metric = Literal["r1", "r5", "r10", "median_rank", "mean_rank"]
-# How many times farther from the middle than usual a row is left at the edge, as a number.
+# A row this many times the median deviation from the median is shown as a number at the edge.
 _FAR = 12
 _METRICS = {"r1": "R@1, %", "r5": "R@5, %", "r10": "R@10, %", "median_rank": "median rank", "mean_rank": "mean rank"}
 
 
 @dataclass(frozen=True)
 class RowResult:
-    """One row in one direction."""
+    """The results of one row in one direction."""
 
     row: str
     seeds: tuple[float, ...]
@@ -34,12 +34,12 @@ class RowResult:
     deviation: float | None
     """Standard deviation over seeds; None for one seed."""
     paper: float | None
-    """What the paper prints for it, on its own data."""
+    """The paper's figure, on its own data."""
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """One metric of a table in both directions; rows from the table's first to its last."""
+    """One metric of a table in both directions, with its rows in order."""
 
     table: str
     metric: Metric
@@ -49,7 +49,7 @@ class Ablation:
 
 
 def collect(out: Path, table: TableName = "main", metric: Metric = "r1") -> Ablation:
-    """From the results below the folder of an ablation, as far as they are there."""
+    """Collect the existing results in the folder of an ablation."""
     results = read_table(table, out)
     if not results:
         raise FigureError(
@@ -57,7 +57,7 @@ def collect(out: Path, table: TableName = "main", metric: Metric = "r1") -> Abla
         )
     splits = {passport.split: passport.split_hash for result in results for passport in result.passports}
     if len(splits) > 1 or len({p.split_hash for r in results for p in r.passports}) > 1:
-        raise FigureError(f"the results in {out} are of different splits ({', '.join(splits)}): they do not compare")
+        raise FigureError(f"the results in {out} are of different splits ({', '.join(splits)}) and do not compare")
     return Ablation(
         table=table,
         metric=metric,
@@ -75,7 +75,7 @@ def _row(result: AblationResult, direction: str, metric: Metric) -> RowResult:
 
 
 def draw(numbers: Ablation) -> Figure:
-    """Ours beside the paper's in both directions; the panels of a direction have one scale: differences compare."""
+    """Our results and the paper's in both directions; the panels of a direction have the same scale."""
     directions = {"text to video": numbers.text_to_video, "video to text": numbers.video_to_text}
     printed = any(row.paper is not None for rows in directions.values() for row in rows)
     columns = [(name, rows, whose) for name, rows in directions.items() for whose in ("ours", "paper")[: 1 + printed]]
@@ -113,7 +113,7 @@ def _range(rows: Sequence[RowResult], whose: str) -> tuple[float, float]:
 
 
 def is_far_off(row: RowResult, rows: Sequence[RowResult]) -> bool:
-    """Whether a row lies so far from the others (one that did not learn) that they would all look alike beside it."""
+    """Whether a row, which did not learn, is so far from the others that these would look equal."""
     means = [other.mean for other in rows]
     middle = statistics.median(means)
     usual = statistics.median(abs(mean - middle) for mean in means)

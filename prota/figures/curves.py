@@ -1,4 +1,4 @@
-"""Curves over training, read from the logs of runs; runs that differ in their seed alone are one curve."""
+"""Curves over training, from the logs of runs; runs that differ in the seed only are one curve."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from prota.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["Curve", "RunGroup", "RunLog", "curve_of", "draw_curves", "group_runs", "read_log"]
+__all__ = ["Curve", "RunGroup", "RunLog", "curve_of", "draw_curves", "draw_legend", "group_runs", "read_log"]
 
-Value = Callable[[dict[str, Any]], float]
-# More points than this cannot be told apart in print.
+# More points cannot be distinguished in print.
 _POINTS = 200
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity over training steps; with several runs their mean, lowest and highest."""
+    """One quantity over training steps: mean, minimum and maximum of the runs."""
 
     label: str
     runs: tuple[str, ...]
     steps: tuple[float, ...]
-    """Where there are many, the middles of equal stretches, over which values are averaged."""
+    """Long curves are averaged over intervals of equal length; these are their centres."""
     mean: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -41,7 +41,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class RunLog:
-    """What a run was asked for, and what it logged."""
+    """The settings and the log of a run."""
 
     path: Path
     experiment: Experiment
@@ -51,51 +51,51 @@ class RunLog:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that are one curve."""
+    """The runs of one curve."""
 
     label: str
     logs: tuple[RunLog, ...]
 
 
 def read_log(path: Path) -> RunLog:
-    """The log of a run folder."""
+    """Read the log of a run folder."""
     run = Run(path)
     if not run.is_run:
-        raise FigureError(f"{path} is not a run: it has no experiment.toml; give folders that `prota train` wrote")
+        raise FigureError(f"{path} is not a training run: it has no experiment.toml")
     try:
         lines = run.log.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise FigureError(f"{path} has no log.jsonl: nothing was trained there yet") from None
+        raise FigureError(f"{path} has no log.jsonl: it has not been trained yet") from None
     records = []
     for line in lines:
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError:
-            # The last line of a run that was killed, or is writing now, may be half a line.
+            # The last line may be incomplete.
             continue
     steps = [record for record in records if isinstance(record, dict) and "total" in record]
     validations = [record for record in records if isinstance(record, dict) and "validation" in record]
     if not steps:
-        raise FigureError(f"{run.log} has no training step in it: train on with the same command")
+        raise FigureError(f"{run.log} has no training step: resume it with the same command")
     return RunLog(path, run.experiment(), steps, validations)
 
 
 def group_runs(paths: Sequence[Path], labels: Sequence[str], condition: Callable[[Experiment], str]) -> list[RunGroup]:
-    """Runs that differ in their seed alone together, named by ``condition``; or those of one label together.
+    """Group runs by label, or runs that differ in the seed only, named by ``condition``.
 
-    Where two groups would have one name, the folder's is added.
+    If two groups would have the same name, the name of the folder is added.
     """
     if len(paths) < 2:
-        raise FigureError("a comparison needs at least two runs: give their folders")
+        raise FigureError("a comparison needs at least two runs")
     if labels and len(labels) != len(paths):
-        raise FigureError(f"{len(labels)} labels for {len(paths)} runs: give one each, or none")
+        raise FigureError(f"{len(labels)} labels for {len(paths)} runs: give one for each, or none")
     groups: dict[str, list[RunLog]] = {}
     for place, path in enumerate(paths):
         log = read_log(path)
         key = labels[place] if labels else log.experiment.replace(train=log.experiment.train.replace(seed=0)).to_toml()
         groups.setdefault(key, []).append(log)
     if len(groups) > len(MARKS):
-        raise FigureError(f"{len(groups)} kinds of runs are too many to tell apart; allowed: up to {len(MARKS)}")
+        raise FigureError(f"{len(groups)} kinds of runs are too many; allowed: at most {len(MARKS)}")
     if labels:
         return [RunGroup(label, tuple(logs)) for label, logs in groups.items()]
     names = [condition(logs[0].experiment) for logs in groups.values()]
@@ -106,23 +106,25 @@ def group_runs(paths: Sequence[Path], labels: Sequence[str], condition: Callable
 
 
 def _folder(path: Path) -> str:
-    """The folder's name; of `ROW/seed-0`, as an ablation writes them, the row's."""
+    """The name of the folder; of `ROW/seed-0`, as in ablations, the row."""
     path = path.resolve()
     return path.parent.name if re.fullmatch(r"seed-\d+", path.name) else path.name
 
 
-def curve_of(group: RunGroup, records: Callable[[RunLog], list[dict[str, Any]]], value: Value) -> Curve:
-    """One quantity of a group, at the steps that all its runs have logged."""
+def curve_of(
+    group: RunGroup, records: Callable[[RunLog], list[dict[str, Any]]], value: Callable[[dict[str, Any]], float]
+) -> Curve:
+    """One quantity of a group, at the steps that all of its runs have."""
     logged = []
     for log in group.logs:
         try:
             logged.append({int(record["step"]): float(value(record)) for record in records(log)})
         except (KeyError, TypeError, ValueError) as error:
-            raise FigureError(f"{log.path / 'log.jsonl'} was not written by this version of prota: {error}") from None
+            raise FigureError(f"{log.path / 'log.jsonl'} is of another version of prota: {error}") from None
     steps = sorted(set.intersection(*(set(values) for values in logged)))
     table = np.array([[values[step] for step in steps] for values in logged])
     if not np.isfinite(table).all():
-        raise FigureError(f"the log of {group.label} has values that are no numbers: its training went wrong")
+        raise FigureError(f"the log of {group.label} has values that are not finite: its training failed")
     size = max(1, math.ceil(len(steps) / _POINTS))
     parts = [slice(start, start + size) for start in range(0, len(steps), size)]
 
@@ -140,14 +142,14 @@ def curve_of(group: RunGroup, records: Callable[[RunLog], list[dict[str, Any]]],
 
 
 def draw_curves(axes: Axes, curves: Sequence[Curve | None]) -> None:
-    """One line each, told apart by line and marker; None keeps the mark of a curve that is only in another panel."""
+    """Draw lines with different styles and markers; None skips the style of a curve that is in another panel only."""
     for place, (curve, mark) in enumerate(zip(curves, MARKS, strict=False)):
         if curve is None:
             continue
         every = max(1, len(curve.steps) // 8)
         axes.plot(
             curve.steps, curve.mean, color=mark.colour, linestyle=mark.line, marker=mark.marker, linewidth=1.5,
-            # Markers at different places or of different size: where lines lie on each other both are seen.
+            # Markers at different positions and of different sizes, so that lines on top of each other are visible.
             markevery=(place * every // max(1, len(curves)), every), markersize=7 - place, markerfacecolor="white",
             label=curve.label,
         )  # fmt: skip
@@ -156,3 +158,9 @@ def draw_curves(axes: Axes, curves: Sequence[Curve | None]) -> None:
     axes.set_xlabel("training step")
     axes.grid(axis="y", linewidth=0.4, color="#dddddd")
     axes.set_axisbelow(True)
+
+
+def draw_legend(figure: Figure, axes: Axes) -> None:
+    """Write the names of the curves in ``axes`` below the figure."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)), frameon=False, handlelength=4)

@@ -1,4 +1,4 @@
-"""Words and frames as Gaussians in the plane, by t-SNE, with and without ProTA (the paper's Fig. 4)."""
+"""Gaussians of words and frames in the plane, by t-SNE, with and without ProTA (the paper's Fig. 4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from prota.figures.drawing import GREY, MARKS, FigureError, Mark, new_figure, place_labels, short_name, wrapped
+from prota.figures.drawing import GREY, MARKS, FigureError, new_figure, place_labels, short_name, wrapped
 from prota.figures.ranked import Choice, RankedSplit
 from prota.types import PreparedTokens
 
@@ -21,35 +21,35 @@ __all__ = ["Cloud", "Distributions", "Panel", "choose_pair", "collect", "draw"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-# What the median semi-axis of all ellipses is drawn as, in units in which places deviate by 1 from their centre.
+# Length of the median semi-axis of all ellipses, if the mean square of the places is 1.
 _TYPICAL = 0.12
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """The tokens of the caption or of a video."""
+    """The tokens of the caption or a video."""
 
     name: str
     tokens: tuple[str, ...]
-    """The whole word of each token, empty for marks at a text's ends; for a video, the numbers of its frames."""
+    """The word of each token, empty for start and end tokens; of a video, the numbers of its frames."""
     places: tuple[tuple[float, float], ...]
-    """By t-SNE; a panel's places have a mean square of 1 around their centre."""
+    """t-SNE coordinates; those of a panel have a mean square of 1."""
     ellipses: tuple[tuple[float, float, float], ...] | None
-    """Semi-axes, in σ of token space, and the angle of the first in degrees; None where tokens are points."""
+    """Semi-axes in σ of token space, and the angle of the first in degrees; None if tokens are points."""
     log_var: float | None
     """Mean log σ² of the tokens."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One model."""
+    """The tokens of one model."""
 
     label: str
     text: Cloud
     positive: Cloud
     negative: Cloud
     positive_distance: float
-    """Mean W2² of the caption's tokens and the video's, in token space, where the score is made."""
+    """Mean W2² between the tokens of caption and video, in token space."""
     negative_distance: float
     positive_rank: float
     negative_rank: float
@@ -57,24 +57,24 @@ class Panel:
 
 @dataclass(frozen=True)
 class Distributions:
-    """One caption with two videos, as two models see them."""
+    """One caption and two videos in two models."""
 
     caption: str
     positive: str
     negative: str
     panels: tuple[Panel, ...]
     scale: float
-    """Length that σ = 1 is drawn as, in units of the places; one for all panels, so that sizes compare."""
+    """Length of σ = 1 in units of the places, the same in all panels."""
 
 
 def choose_pair(without: RankedSplit, with_: RankedSplit) -> Choice:
-    """The caption that gains most: its best other video without ProTA, which comes before its own where any does.
+    """The caption that gains most from ProTA, with the best other video without ProTA.
 
-    Captions that only the second model answers rightly come first. Scores of two models have two scales: leads are
-    compared in deviations of each model's scores.
+    Captions that only the second model ranks first are preferred. Leads are compared in standard deviations of each
+    model's scores.
     """
     if without.split.hash != with_.split.hash:
-        raise FigureError("the two checkpoints were given different data: their captions do not compare")
+        raise FigureError("the two checkpoints have different data, so their captions do not compare")
     _, negatives = without.best_others()
     leads = []
     for ranked in (without, with_):
@@ -88,7 +88,7 @@ def choose_pair(without: RankedSplit, with_: RankedSplit) -> Choice:
 
 
 def collect(models: Sequence[tuple[str, RankedSplit]], choice: Choice) -> Distributions:
-    """The tokens of one caption and two videos by each of the labelled models."""
+    """Collect the tokens of one caption and two videos for each labelled model."""
     panels = tuple(_panel(label, ranked, choice) for label, ranked in models)
     clouds = [cloud for panel in panels for cloud in (panel.text, panel.positive, panel.negative)]
     axes = [axis for cloud in clouds for ellipse in cloud.ellipses or () for axis in ellipse[:2]]
@@ -139,7 +139,7 @@ def _panel(label: str, ranked: RankedSplit, choice: Choice) -> Panel:
 
 
 def _features(item: PreparedTokens) -> Array:
-    """Real tokens as the vectors whose squared distance is that of the score: means beside spreads, [N, D or 2 D]."""
+    """Real tokens as vectors with the distances of the score: means and spreads, [N, D or 2 D]."""
     mask = item.mask[0]
     parts = [item.direction[0][mask]] + ([] if item.spread is None else [item.spread[0][mask]])
     return torch.cat(parts, dim=-1).double().cpu().numpy()
@@ -158,12 +158,11 @@ def _sigma(item: PreparedTokens, variance: bool) -> Array | None:
 
 
 def _places(points: Array) -> Array:
-    """t-SNE of points [n, D]: places [n, 2], with a mean square of 1 around their centre."""
+    """t-SNE of points [n, D]: places [n, 2] with a mean square of 1 around their centre."""
     from sklearn.manifold import TSNE
 
-    # Each token is to see beyond its own sentence or video: what matters is how these lie to each other. Steps are far
-    # smaller than is usual for thousands of points: so few would be thrown about, and the last digit of a token decide
-    # where they land.
+    # A high perplexity, as the relation of sentence and videos matters. Small steps, as usual ones, for thousands of
+    # points, would make the result depend on rounding.
     method = TSNE(
         perplexity=len(points) / 2,
         method="exact",
@@ -179,12 +178,9 @@ def _places(points: Array) -> Array:
 
 
 def _directions(means: Array, places: Array) -> Array:
-    """The two directions of token space, orthonormal, that the axes of the plane stand for, [2, D].
-
-    Those of the linear map that carries the means to their places best.
-    """
+    """The two orthonormal directions of token space, [2, D], of the linear map from means to places that fits best."""
     centred = means - means.mean(axis=0)
-    # A little of a ridge: directions in which the means hardly differ say nothing.
+    # Ridge regression, against directions in which the means hardly differ.
     gram = centred @ centred.T
     ridge = 0.01 * np.trace(gram) / len(gram)
     weights = centred.T @ np.linalg.solve(gram + ridge * np.eye(len(gram)), places - places.mean(axis=0))
@@ -194,7 +190,7 @@ def _directions(means: Array, places: Array) -> Array:
 
 
 def _ellipse(sigma: Array, directions: Array) -> tuple[float, float, float]:
-    """The contour at one σ of a Gaussian seen along these directions: semi-axes, angle in degrees."""
+    """The contour of a Gaussian at one σ, projected on these directions: semi-axes, angle in degrees."""
     values, vectors = np.linalg.eigh((directions * sigma**2) @ directions.T)
     first = vectors[:, 1]
     angle = float(np.degrees(np.arctan2(first[1], first[0]))) % 180
@@ -216,7 +212,7 @@ def draw(numbers: Distributions) -> Figure:
 
 
 def _reach(panel: Panel, scale: float) -> float:
-    """How far from the centre anything is drawn, with a little room for words."""
+    """Largest distance from the centre, with room for words."""
     clouds = (panel.text, panel.positive, panel.negative)
     places = max(abs(value) for cloud in clouds for place in cloud.places for value in place)
     axes = max((ellipse[0] for cloud in clouds for ellipse in cloud.ellipses or ()), default=0.0)
@@ -230,7 +226,7 @@ def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
         for place, ellipse in zip(cloud.places, cloud.ellipses or (), strict=False):
             wide, high, angle = ellipse
             patch = Ellipse(
-                place, 2 * scale * wide, 2 * scale * high, angle=angle, facecolor=(*_rgb(mark), 0.1),
+                place, 2 * scale * wide, 2 * scale * high, angle=angle, facecolor=(mark.colour, 0.1),
                 edgecolor=mark.colour, linestyle=mark.line, linewidth=0.9,
             )  # fmt: skip
             axes.add_patch(patch)
@@ -242,11 +238,6 @@ def _draw_panel(axes: Axes, panel: Panel, scale: float) -> None:
         spine.set(visible=True, edgecolor=GREY)
     axes.set_title(panel.label, fontweight="bold")
     axes.set_xlabel(_caption(panel), fontsize=7.5)
-
-
-def _rgb(mark: Mark) -> tuple[float, float, float]:
-    red, green, blue = (int(mark.colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
-    return red, green, blue
 
 
 def _caption(panel: Panel) -> str:

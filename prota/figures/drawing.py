@@ -1,4 +1,4 @@
-"""What all figures share: matplotlib where it is there, marks that need no colour vision, and writing files whole."""
+"""Shared by all figures: style, marks that do not depend on colours, and writing files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,11 +24,11 @@ __all__ = ["FORMATS", "GREY", "MARKS", "FigureError", "Mark", "new_figure", "pla
 __all__ += ["require_packages", "short_name", "show_picture", "wrapped", "write_numbers"]
 
 FORMATS = (".png", ".svg")
-# The text width of a page in two columns, in inches; with the resolution, a little over 1,000 pixels.
+# Text width of a two-column page in inches, and dots per inch.
 WIDTH, RESOLUTION = 7.1, 150
-# Pictures are made no larger than they are printed: a frame cache holds more than any figure shows.
+# Largest side of frames in a figure, in pixels.
 _PICTURE_SIDE = 110
-# What a page or a report carries easily.
+# In bytes.
 _LARGEST_PNG = 200_000
 GREY = "#555555"
 _STYLE: dict[str, Any] = {
@@ -42,27 +42,29 @@ _STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.7,
     "hatch.linewidth": 0.6,
-    # A caption with two dollar signs in it is no formula.
+    # Captions may contain dollar signs.
     "text.parse_math": False,
-    # The same numbers give the same file.
+    # For reproducible files.
     "svg.hashsalt": "prota",
 }
 
 
 class FigureError(ProtaError, ValueError):
-    """A figure that cannot be drawn from what was given; the message says why and what to do."""
+    """A figure that cannot be drawn."""
 
     code = "figure"
 
 
-class Mark:
-    """How one of several things is drawn: each of colour, line, marker and hatch alone tells it from the others."""
+class Mark(NamedTuple):
+    """The style of one of several things; colour, line, marker and hatch are each unique."""
 
-    def __init__(self, colour: str, line: Any, marker: str, hatch: str) -> None:
-        self.colour, self.line, self.marker, self.hatch = colour, line, marker, hatch
+    colour: str
+    line: Any
+    marker: str
+    hatch: str
 
 
-# Colours of Okabe and Ito, which differ to every kind of colour vision, in an order in which lightness differs too.
+# The colour-blind safe colours of Okabe and Ito, ordered for contrast in lightness.
 MARKS = (
     Mark("#0072B2", "-", "o", ""),
     Mark("#D55E00", (0, (5, 2)), "s", "////"),
@@ -73,38 +75,38 @@ MARKS = (
 )
 
 
-# The extra `figures`, by the names that are imported.
+# Packages of the extra `figures`, by module.
 _PACKAGES = {"matplotlib": "matplotlib", "sklearn": "scikit-learn", "adjustText": "adjusttext"}
 
 
 def require_packages() -> None:
-    """Say how to get what is not installed, before anything is computed."""
+    """Raise an error if a package is missing."""
     missing = [package for name, package in _PACKAGES.items() if importlib.util.find_spec(name) is None]
     if missing:
         raise FigureError(f"figures need {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
 def new_figure(height: float) -> Figure:
-    """An empty page of full text width, ``height`` in inches; belongs to no window."""
+    """An empty figure of full text width, ``height`` in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), dpi=RESOLUTION, layout="constrained")
-    # The canvas that can measure text, which the placing of labels needs.
+    # `place_labels` needs a canvas that can measure text.
     FigureCanvasAgg(figure)
     return figure
 
 
 def render(draw: Callable[[], Figure], path: Path) -> None:
-    """Draw a figure in the house style and write it as the PNG or SVG that its name says, in one stroke."""
+    """Draw a figure and write it as PNG or SVG, by its extension, atomically."""
     import matplotlib
 
     if path.suffix.lower() not in FORMATS:
-        raise FigureError(f"{path}: a figure is one of {', '.join(FORMATS)}, by the end of its name")
+        raise FigureError(f"{path} must end in {' or '.join(FORMATS)}")
     kind = path.suffix.lower().removeprefix(".")
     file = io.BytesIO()
     with matplotlib.rc_context(_STYLE):  # type: ignore[arg-type]
-        # A date would make every file another one.
+        # Without a date, for reproducible files.
         draw().savefig(file, format=kind, dpi=RESOLUTION, metadata={"Date": None} if kind == "svg" else None)
     content = _fewer_colours(file.getvalue()) if kind == "png" else file.getvalue()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,14 +114,14 @@ def render(draw: Callable[[], Figure], path: Path) -> None:
 
 
 def _fewer_colours(png: bytes) -> bytes:
-    """A palette is enough for a page with small photographs, in a third of the bytes; a smaller one for many."""
+    """Reduce a PNG to a palette, a smaller one for large files."""
     from PIL import Image
 
     content = png
     with Image.open(io.BytesIO(png)) as picture:
         whole = picture.convert("RGB")
     for colours in (256, 128, 64):
-        # Moving the colours of the median cut to the middle of what they stand for makes errors and files smaller.
+        # k-means after the median cut reduces both errors and size.
         method, dither = Image.Quantize.MEDIANCUT, Image.Dither.NONE
         file = io.BytesIO()
         whole.quantize(colours, method, kmeans=3, dither=dither).save(
@@ -132,24 +134,24 @@ def _fewer_colours(png: bytes) -> bytes:
 
 
 def write_numbers(name: str, numbers: Any, path: Path) -> None:
-    """The numbers of a figure, a dataclass, as JSON that others can draw from."""
+    """Write the numbers of a figure, a dataclass, as JSON."""
     record = {"format": "prota-figure", "version": 1, "figure": name, **asdict(numbers)}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def wrapped(text: str, width: int, lines: int) -> str:
-    """A caption in at most so many lines; what does not fit ends in an ellipsis."""
+    """Wrap a caption; more than ``lines`` lines end in an ellipsis."""
     return textwrap.fill(" ".join(text.split()), width, max_lines=lines, placeholder=" …")
 
 
 def short_name(video: str, length: int = 24) -> str:
-    """A video's id where there is little room: of a long path, its end."""
+    """A video's id, shortened at its start."""
     return video if len(video) <= length else f"…{video[1 - length :]}"
 
 
 def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, width: float = 0.6) -> None:
-    """One frame [S, S, 3] with a border."""
+    """Draw a frame [S, S, 3] with a border."""
     from PIL import Image
 
     small = Image.fromarray(np.ascontiguousarray(picture))
@@ -162,9 +164,9 @@ def show_picture(axes: Axes, picture: np.ndarray[Any, Any], edge: str = GREY, wi
 
 
 def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float, float]], colour: str) -> None:
-    """Write each label near its point, apart from the other labels and points, with a line to it where that is far.
+    """Write each label near its point, without overlaps, and connect distant ones by a line; empty labels are skipped.
 
-    To be called last, when the limits of the axes are final. Empty labels are skipped.
+    Call it last, when the limits of the axes are final.
     """
     from adjustText import adjust_text
     from matplotlib.patheffects import withStroke
@@ -175,7 +177,7 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
         if label
     ]
     for text in texts:
-        # Lines may run below a word, never through it.
+        # Lines pass below words.
         text.set_path_effects([withStroke(linewidth=2, foreground="white")])
     x, y = zip(*points, strict=True)
     adjust_text(
@@ -183,12 +185,12 @@ def place_labels(axes: Axes, labels: Sequence[str], points: Sequence[tuple[float
         x,
         y,
         ax=axes,
-        # By steps, not by the clock: the same numbers give the same file.
+        # A limit in steps, not in time, for reproducible files.
         iter_lim=1000,
-        # Labels that change places, so that no two lines cross, often end on one another.
+        # Swapping labels so that lines do not cross often makes them overlap.
         prevent_crossings=False,
         force_text=(0.3, 0.5),
-        # With room for the points' own marks.
+        # Room for the markers.
         expand=(1.3, 1.8),
         arrowprops={"arrowstyle": "-", "color": GREY, "linewidth": 0.5},
     )

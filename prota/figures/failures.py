@@ -1,4 +1,4 @@
-"""Captions whose own video is not found first, and what is found instead."""
+"""Captions whose own video is not ranked first, and the videos that are."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Failure", "Failures", "Found", "collect", "draw"]
 
 Order = Literal["worst", "nearest"]
 _FOUND = 3
-# Of each video a picture from its first and one from its second half.
+# Frames per video: one from each half.
 _PICTURES = 2
 
 
 @dataclass(frozen=True)
 class Found:
-    """A wrong video among the first."""
+    """A wrong video among the best."""
 
     video: str
     rank: int
@@ -34,7 +34,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Failure:
-    """One caption whose own video is not first."""
+    """A caption whose own video is not first."""
 
     caption: str
     video: str
@@ -54,17 +54,17 @@ class Failures:
     shown: tuple[Failure, ...]
 
     def videos(self) -> list[str]:
-        """All that are shown, each once."""
+        """All videos in the figure, each once."""
         rows = ((failure.video, *(found.video for found in failure.found)) for failure in self.shown)
         return list(dict.fromkeys(itertools.chain(*rows)))
 
 
 def collect(ranked: RankedSplit, count: int = 5, order: Order = "worst") -> Failures:
-    """The failures of the lowest rank, or those nearest to the first place; at most one caption of a video."""
+    """Collect the worst failures or those nearest to rank 1, with at most one caption per video."""
     ranks = ranked.ranks()
     failed = (ranks > 1).nonzero().flatten()
     if not len(failed):
-        raise FigureError(f"all {len(ranks)} captions find their own video first: there is no failure to show")
+        raise FigureError(f"all {len(ranks)} captions find their own video first: there are no failures")
     ordered = failed[ranks[failed].sort(descending=order == "worst", stable=True).indices].tolist()
     chosen: dict[int, int] = {}
     for index in ordered:
@@ -80,7 +80,7 @@ def _failure(ranked: RankedSplit, index: int, rank: float) -> Failure:
     scores, places = (values[0].tolist() for values in top_k(row[None], _FOUND + 1))
     ids = ranked.split.video_ids
     found = [
-        # Others of equal score share its rank, as the own video's rank is counted.
+        # Videos with equal scores share a rank.
         Found(ids[place], int((row > score).sum()) + 1, score)
         for score, place in zip(scores, places, strict=True)
         if place != own
@@ -89,12 +89,12 @@ def _failure(ranked: RankedSplit, index: int, rank: float) -> Failure:
 
 
 def draw(numbers: Failures, pictures: Pictures) -> Figure:
-    """A row for each caption: its words, its own video, the first three others."""
+    """A row for each caption: its text, its own video and the three best others."""
     rows = len(numbers.shown)
     figure = new_figure(0.4 + 0.95 * rows)
     share = f"{numbers.failed:,} of {numbers.queries:,} captions do not find their own video first"
     figure.suptitle(f"{numbers.split}: {share}", fontsize=9)
-    # The words, then groups of pictures with a narrow gap between them.
+    # The text, then groups of frames with narrow gaps.
     groups = 1 + _FOUND
     widths = [2.5, *([0.12, *[1] * _PICTURES] * groups)]
     grid = figure.add_gridspec(rows, len(widths), width_ratios=widths, wspace=0.02, hspace=0.1)
@@ -115,6 +115,6 @@ def draw(numbers: Failures, pictures: Pictures) -> Figure:
 
 
 def _halves(frames: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The frames in the middle of equal parts of a video."""
+    """The middle frame of each half of a video."""
     chosen: np.ndarray[Any, Any] = frames[((np.arange(_PICTURES) + 0.5) * len(frames) / _PICTURES).astype(int)]
     return chosen

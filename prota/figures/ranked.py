@@ -1,4 +1,4 @@
-"""A split as a checkpoint scores it, and the choice of a caption with a video to confuse its own with."""
+"""The scores of a checkpoint on a split, and the choice of a caption with two videos."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from prota.types import PreparedTokens
 __all__ = ["Choice", "Pictures", "RankedSplit"]
 
 Pictures = dict[str, np.ndarray[Any, Any]]
-"""Video id → the frames that the model is shown, uint8 [M, S, S, 3]."""
+"""Video id → the frames for the model, uint8 [M, S, S, 3]."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A caption, its own video and another one."""
+    """A caption, its own video and another video."""
 
     caption: str
     positive: str
@@ -33,7 +33,7 @@ class Choice:
 
 
 class RankedSplit:
-    """Every caption of a split scored with every video of it."""
+    """The scores of every caption of a split with every video."""
 
     def __init__(self, evaluation: Evaluation, progress: Progress | None = None) -> None:
         self.model: ProTA = evaluation.system.model
@@ -54,7 +54,7 @@ class RankedSplit:
         return text_ranks(self.scores, self.video_of_text).expected()
 
     def best_others(self) -> tuple[Tensor, Tensor]:
-        """Score and place of the best video of each caption that is not its own, [texts] each."""
+        """Score and index of the best other video of each caption, [texts] each."""
         others = self.scores.scatter(1, self.video_of_text[:, None], -torch.inf)
         score, place = others.max(dim=1)
         return score, place
@@ -66,7 +66,7 @@ class RankedSplit:
     def place(self, video_id: str) -> int:
         if video_id not in self._places:
             raise FigureError(
-                f"{video_id} is not among the {len(self.split)} {self.split.name} videos; give one of them, such as "
+                f"{video_id} is not one of the {len(self.split)} {self.split.name} videos; use one of them, such as "
                 f"{self.split.video_ids[0]}, or another --split"
             )
         return self._places[video_id]
@@ -76,7 +76,7 @@ class RankedSplit:
         return score_texts(self.model, [caption], self.videos, autocast=self.evaluation.autocast)[0]
 
     def rank(self, caption: str, video_id: str) -> float:
-        """Expected rank of a video among all for any text."""
+        """Expected rank of a video for any text."""
         return float(rank_of_target(self.row(caption)[None], torch.tensor([self.place(video_id)])).expected())
 
     def video(self, video_id: str) -> PreparedTokens:
@@ -89,18 +89,18 @@ class RankedSplit:
             return self.model.encode_text([caption])
 
     def pictures(self, *video_ids: str) -> Pictures:
-        """The frames of videos as the model is shown them."""
+        """The frames of videos for the model."""
         batch = self.evaluation.reader.read(video_ids)
         rows = zip(video_ids, batch.frames, batch.mask, strict=True)
         return {video_id: frames[mask].numpy() for video_id, frames, mask in rows}
 
     def choose(self, caption: str | None, video: str | None, negative: str | None) -> Choice:
-        """What was asked for, the rest filled in: the closest decision that is right, the best other video.
+        """Complete a choice; by default, the closest right decision and the best other video.
 
-        A caption with its ``video`` may be any text; alone it must be one of the split's.
+        A caption without ``video`` must be one of the split.
         """
         if caption is not None and not caption.strip():
-            raise FigureError("the caption is empty: give its words")
+            raise FigureError("the caption is empty")
         if caption is None or video is None:
             allowed = self._allowed(caption, video)
             index = self._closest(allowed)
@@ -110,28 +110,26 @@ class RankedSplit:
             others = self.row(caption).index_fill(0, torch.tensor(own), -torch.inf)
             negative = self.split.video_ids[int(others.argmax())]
         elif self.place(negative) == own:
-            raise FigureError(f"{negative} is the caption's own video: give another one as the negative")
+            raise FigureError(f"{negative} is the caption's own video: use another one as the negative")
         return Choice(caption, video, negative)
 
     def _allowed(self, caption: str | None, video: str | None) -> Tensor:
-        """Which captions of the split fit what was asked for, [texts] bool."""
+        """Which captions of the split match, [texts] bool."""
         if video is not None:
             allowed = self.video_of_text == self.place(video)
             if not allowed.any():
-                raise FigureError(f"{video} has no caption in the {self.split.name} split: give --caption too")
+                raise FigureError(f"{video} has no caption in the {self.split.name} split: pass --caption too")
             return allowed
         if caption is None:
             return torch.ones(len(self.captions), dtype=torch.bool)
         wanted = " ".join(caption.lower().split())
         allowed = torch.tensor([" ".join(own.lower().split()) == wanted for own in self.captions])
         if not allowed.any():
-            raise FigureError(
-                f"“{caption}” is not a caption of the {self.split.name} split: give --video too, and any words will do"
-            )
+            raise FigureError(f"“{caption}” is not a caption of the {self.split.name} split: pass --video too")
         return allowed
 
     def _closest(self, allowed: Tensor) -> int:
-        """Of the captions allowed that find their video, the one whose best other video comes nearest; else of all."""
+        """The allowed caption with the smallest lead over the best other video, of right decisions if any."""
         lead = self.own_scores() - self.best_others()[0]
         right = allowed & (lead > 0)
         considered = right if right.any() else allowed

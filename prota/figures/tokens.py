@@ -1,4 +1,4 @@
-"""What words and frames weigh: intra, inter and double weights of a caption with its own video and with another."""
+"""Weights of words and frames: intra, inter and double weights of a caption with its own and another video."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PairWeights", "TokenWeights", "collect", "draw"]
 
-# What fits side by side; of longer videos evenly spaced frames are shown, the JSON has all.
+# Frames per row; of longer videos evenly spaced ones are drawn, the JSON file has all.
 _FRAMES = 12
 _KINDS = {"intra": "intra", "inter": "inter", "weight": "double"}
 _SIDES = {"positive": "its own video", "negative": "another video"}
@@ -25,7 +25,7 @@ _SIDES = {"positive": "its own video", "negative": "another video"}
 
 @dataclass(frozen=True)
 class PairWeights:
-    """The weights of one text-video pair; ``inter`` is None where the preset has none."""
+    """The weights of a text-video pair; ``inter`` is None if the preset has none."""
 
     video: str
     score: float
@@ -39,7 +39,7 @@ class PairWeights:
     video_weight: tuple[float, ...]
 
     def kinds(self) -> dict[str, str]:
-        """Which weights there are to draw, and what they are called; without inter weights the others are the same."""
+        """The weights to draw with their names; without inter weights, intra and double weights are equal."""
         return {"weight": "weight"} if self.text_inter is None else _KINDS
 
 
@@ -49,13 +49,13 @@ class TokenWeights:
 
     caption: str
     words: tuple[str, ...]
-    """Whole words; last, where there is one, the rest of the sentence."""
+    """Whole words, and the rest of the sentence, if any."""
     positive: PairWeights
     negative: PairWeights
 
 
 def collect(ranked: RankedSplit, choice: Choice) -> TokenWeights:
-    """The pieces of both scores, by whole words."""
+    """Collect the pieces of both scores by whole words."""
     text, words = ranked.text(choice.caption), ranked.model.text_encoder.words(choice.caption)
     explained = {video: ranked.model.explain(text, ranked.video(video)) for video in (choice.positive, choice.negative)}
 
@@ -82,7 +82,7 @@ def _floats(values: Tensor) -> tuple[float, ...]:
 
 
 def draw(numbers: TokenWeights, pictures: Pictures) -> Figure:
-    """Words above, both videos below them; each kind of weight on one scale for both."""
+    """Words above both videos, with the same scales for both."""
     kinds = numbers.positive.kinds()
     words = 0.9 + 0.19 * len(numbers.words)
     video = 1.1 + 0.36 * len(kinds)
@@ -100,7 +100,7 @@ def _title(pair: PairWeights, side: str) -> str:
 
 
 def _draw_words(part: SubFigure, numbers: TokenWeights, kinds: dict[str, str]) -> None:
-    """Bars of each word, one beside the other for both videos; one bar where they cannot differ."""
+    """Bars of each word for both videos; one bar if they are equal."""
     panels = np.atleast_1d(part.subplots(1, len(kinds), sharey=True))
     places = np.arange(len(numbers.words))
     for panel, (kind, name) in zip(panels, kinds.items(), strict=True):
@@ -127,7 +127,7 @@ def _limits(*values: float, margin: float) -> tuple[float, float]:
 
 
 def _bars(draw_bars: Any, places: Any, values: Any, *, width: float, mark: Any) -> None:
-    # Filled against hatched on white: told apart in any print.
+    # Filled or hatched, to be distinguishable in print.
     fill = "white" if mark.hatch else mark.colour
     draw_bars(places, values, width, color=fill, edgecolor=mark.colour, hatch=mark.hatch, linewidth=0.7)
 
@@ -145,12 +145,12 @@ def _legend(part: SubFigure) -> None:
 def _draw_video(
     part: SubFigure, numbers: TokenWeights, side: str, *, kinds: dict[str, str], pictures: Pictures
 ) -> None:
-    """A strip of frames, the one that weighs most framed, over a row of bars for each kind of weight."""
+    """A strip of frames, with a border around the heaviest, and bars for each kind of weight."""
     pair: PairWeights = getattr(numbers, side)
     mark = MARKS[list(_SIDES).index(side)]
     frames = len(pair.video_weight)
     shown = np.unique(np.linspace(0, frames - 1, min(frames, _FRAMES)).round().astype(int))
-    # Both videos have columns for the longer one: frames are of one size.
+    # Columns for the longer video, so that frames have the same size.
     columns = min(_FRAMES, max(len(numbers.positive.video_weight), len(numbers.negative.video_weight)))
     grid = part.add_gridspec(1 + len(kinds), columns, height_ratios=[1.7, *[1] * len(kinds)])
     weights = np.array(pair.video_weight)[shown]

@@ -1,4 +1,4 @@
-"""How unsure a model is of words and frames while it learns, with and without the KL term (the paper's Fig. 3a)."""
+"""Uncertainty of words and frames over training, with and without the KL term (the paper's Fig. 3a)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prota.config.experiment import Experiment
-from prota.figures.curves import Curve, curve_of, draw_curves, group_runs
+from prota.figures.curves import Curve, curve_of, draw_curves, draw_legend, group_runs
 from prota.figures.drawing import FigureError, new_figure
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ __all__ = ["Uncertainty", "collect", "draw"]
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Mean log σ² over the tokens of each training batch."""
+    """Mean log σ² of the tokens of each training batch."""
 
     text: tuple[Curve, ...]
     video: tuple[Curve, ...]
 
 
 def collect(runs: Sequence[Path], labels: Sequence[str] = ()) -> Uncertainty:
-    """From the logs of runs, at least two."""
+    """Collect the curves of at least two runs."""
     groups = group_runs(runs, labels, _condition)
     for log in (log for group in groups for log in group.logs):
         if not log.experiment.score.probabilistic:
-            raise FigureError(f"the tokens of {log.path} are points, which have no uncertainty: leave this run out")
+            raise FigureError(f"the tokens of {log.path} are points, which have no uncertainty: remove this run")
     return Uncertainty(
         text=tuple(curve_of(group, lambda log: log.steps, lambda record: record["text_log_var"]) for group in groups),
         video=tuple(curve_of(group, lambda log: log.steps, lambda record: record["video_log_var"]) for group in groups),
@@ -50,6 +50,5 @@ def draw(numbers: Uncertainty) -> Figure:
     left.set_title("text")
     right.set_title("video")
     left.set_ylabel("mean log σ² of the tokens")
-    handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(3, len(names)), frameon=False, handlelength=4)
+    draw_legend(figure, left)
     return figure

@@ -28,6 +28,9 @@ def stamp_of(model: ProTA, name: str) -> ModelStamp:
     Settings at their defaults are left out, so that settings which a new version of prota adds change no stamp.
     """
     settings = model.config.model_dump(exclude_defaults=True)
+    if model.config.encoder.kind == "pair":
+        # A setting of earlier versions, which follows from the kind: fingerprints stay the same.
+        settings["encoder"]["temporal_init"] = "random"
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
@@ -83,7 +86,7 @@ def encode_videos(model: ProTA, videos: Sequence[tuple[str, VideoContent]], batc
     contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
     frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
     features = []
-    with autocast_for(device, "bf16")():
+    with autocast_for(device)():
         for start in range(0, len(frames), batch):
             pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
             features.append(tower.features(pictures[0]).float())
@@ -124,8 +127,5 @@ def _places(contents: Sequence[VideoContent]) -> np.ndarray:
 def _stored(tensor: Tensor, dtype: torch.dtype) -> np.ndarray:
     stored = tensor.to(dtype)
     if not stored.isfinite().all():
-        raise LibraryError(
-            "the model's output cannot be stored: values are not finite, or a variance is above 65,504 "
-            "(lower distribution.log_var_max)"
-        )
+        raise LibraryError("the model's output cannot be stored: values are not finite, or a variance is above 65,504")
     return stored.cpu().numpy()

@@ -282,7 +282,7 @@ class ProTA(nn.Module):
         parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
         _load_weights(model, folder / WEIGHTS_FILE, parts)
         temporal = model.video_encoder.temporal
-        if towers_only and temporal is not None and config.encoder.temporal_init == "clip":
+        if towers_only and temporal is not None and config.encoder.kind != "pair":
             # Copied from the text tower before that had its weights.
             temporal.start_from_clip(model.text_encoder.tower.model)
         return model
@@ -294,7 +294,7 @@ def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
     names = ["kind", "width", *(("frame_feature", "frame_layers") if encoder.kind == "pair" else ())]
     if towers_only:
         return {f"encoder.{name}": getattr(encoder, name) for name in names}
-    names += ["temporal_layers", "temporal_heads"]
+    names.append("temporal_layers")
     head = {
         "score.similarity": "of Gaussians" if score.probabilistic else "cosine",
         "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",

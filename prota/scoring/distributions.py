@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from prota.config.model import DistributionConfig
+from prota.config.model import LOG_VAR_MAX, LOG_VAR_MIN, DistributionConfig
 from prota.types import TokenGaussians, Tokens
 
 __all__ = ["GaussianHead", "TokenMlp"]
@@ -82,5 +82,5 @@ class GaussianHead(nn.Module):
         if self.config.mean == "residual":
             mean = values + mean
         log_var: Tensor = self.log_var(values)
-        log_var = _held(log_var, self.config.log_var_min, self.config.log_var_max)
+        log_var = _held(log_var, LOG_VAR_MIN, LOG_VAR_MAX)
         return TokenGaussians(mean, log_var, tokens.mask)

@@ -1,1 +1,1 @@
-"""How a model learns: batches in, checkpoints out, the same on one device or many."""
+"""Training: the loop, checkpoints, sources of data, distributed gradients and the ablation."""

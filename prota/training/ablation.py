@@ -1,6 +1,6 @@
-"""The paper's ablation tables, trained and tested over seeds, ours beside the paper's figures.
+"""Train and test the rows of the paper's ablation tables over seeds.
 
-Every run is a folder of its own, OUT/ROW/seed-N, with its result in result.json: what is there is not run again.
+Every run has a folder OUT/ROW/seed-N, and its result is in result.json; finished runs are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AblationResult", "ablation_table", "read_table", "row_experiment", "run_table"]
 
-# What a row may lack, and then no override gives it.
+# Overrides of these apply only to rows that use them.
 _OPTIONAL = {("loss", "beta"), ("loss", "eta")}
 
 TableName = Literal["main", "temperature", "kernels"]
@@ -37,7 +37,7 @@ TableName = Literal["main", "temperature", "kernels"]
 
 @dataclass(frozen=True)
 class AblationResult:
-    """One row's results over seeds."""
+    """The results of one row over seeds."""
 
     row: AblationRow
     passports: tuple[Passport, ...]
@@ -60,13 +60,13 @@ def run_table(
     only: tuple[str, ...] = (),
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[AblationResult]:
-    """Train and test every row of a table with every seed, continuing where an earlier call stopped."""
+    """Train and test every row of a table with every seed; resumes an interrupted call."""
     rows = ablation_rows(table)
     unknown = set(only) - {row.name for row in rows}
     if unknown:
         raise ConfigError(f"no row {', '.join(sorted(unknown))} in {table}; allowed: {', '.join(r.name for r in rows)}")
     chosen = [row for row in rows if not only or row.name in only]
-    # All of them first: a setting that some row refuses should not cost the training of those before it.
+    # Built before any training, so that invalid settings of a later row are reported at once.
     experiments = {row.name: [row_experiment(row, config, overrides, seed) for seed in range(seeds)] for row in chosen}
     features: FeatureClips | None = None
     results: list[AblationResult] = []
@@ -86,8 +86,8 @@ def run_table(
                     return [*results, AblationResult(row, tuple(passports))] if passports else results
                 if world.first:
                     system = SystemUnderTest.load(run.path, None, world.device)
-                    passport, _ = Evaluation(system, "test", allow_missing).run("none", "captions")
-                    passport.write(result)
+                    evaluation = Evaluation(system, "test", allow_missing)
+                    evaluation.result(evaluation.measure()).write(result)
                 world.barrier()
             run.release()
             passports.append(Passport.read(result))
@@ -96,7 +96,7 @@ def run_table(
 
 
 def read_table(table: TableName, out: Path) -> list[AblationResult]:
-    """The results of a table as far as they are there, in the table's order; nothing is run."""
+    """Existing results of a table, in its order."""
     results = []
     for row in ablation_rows(table):
         found = [
@@ -110,9 +110,9 @@ def read_table(table: TableName, out: Path) -> list[AblationResult]:
 
 
 def row_experiment(row: AblationRow, config: Path, overrides: list[str], seed: int) -> Experiment:
-    """A row's experiment: the file's data and training, the row's own head and loss.
+    """The experiment of a row: data and training of the file, head and loss of the row.
 
-    What tells rows or runs apart cannot be overridden for all of them; β and η can, for the rows that have them.
+    Settings that distinguish rows or runs cannot be overridden, but β and η can, for rows that use them.
     """
     own = Experiment.build(row.preset)
     fixed = preset_fields().union({("train", "seed")}, *map(_fields, row.overrides))
@@ -122,14 +122,14 @@ def row_experiment(row: AblationRow, config: Path, overrides: list[str], seed: i
         for section, field in fields - _OPTIONAL:
             if (section, field) in fixed:
                 apart = "runs of a row" if section == "train" else "rows of an ablation"
-                raise ConfigError(f"{section}.{field} is what tells the {apart} apart; allowed: to leave it to them")
+                raise ConfigError(f"{section}.{field} cannot be overridden: it distinguishes the {apart}")
         if all(getattr(own.loss, field) > 0 for _, field in fields & _OPTIONAL):
             kept.append(override)
     return Experiment.load(config, [*kept, *row.overrides, f"train.seed={seed}"], row.preset, config_of)
 
 
 def _fields(override: str) -> set[tuple[str, str]]:
-    """(section, field) of what an override sets."""
+    """(section, field) that an override sets."""
     ((section, fields),) = parse_override(override).items()
     return {(section, field) for field in fields} if isinstance(fields, dict) else {(section, "")}
 
@@ -139,7 +139,7 @@ def _folder_name(row: str) -> str:
 
 
 def ablation_table(results: list[AblationResult], title: str) -> Table:
-    """Mean ± deviation over seeds, the paper's figure beside it."""
+    """Mean ± standard deviation over seeds, with the paper's figure."""
     from rich.table import Table
 
     table = Table(title=title)

@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there at all: how a run is claimed, saved and continued. See `prota.runs`."""
+"""Write and resume training runs, with atomic checkpoints. See `prota.runs`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _OPTIMISER, _TRAINED = "optimiser.pt", "weights.pt"
 
 
 class RunFolder(Run):
-    """The folder of one training run, which one process at a time continues."""
+    """The folder of a training run, written by one process at a time."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         self._lock: TextIO | None = None
 
     def claim(self, experiment: Experiment, world: World | None = None) -> None:
-        """Make the folder, or continue the run that is in it if it has the same settings; one process at a time."""
+        """Create and lock the folder; an existing run must have the same settings."""
         world = world or ALONE
         world.together(lambda: self._take(experiment) if world.first else None)
         world.together(lambda: self._require(experiment))
@@ -47,23 +47,23 @@ class RunFolder(Run):
         try:
             self._lock = hold(self.path / "lock")
         except BlockingIOError:
-            raise RunError(f"another process is training in {self.path}: wait for it, or give another --out") from None
-        # Where nothing was saved yet there is nothing to continue: an attempt may have failed for its settings.
+            raise RunError(f"another process is training in {self.path}: wait for it, or use another --out") from None
+        # Without a checkpoint there is nothing to resume; an earlier attempt may have failed because of its settings.
         if not self.is_run or not self.pointers():
             write_atomically(self.experiment_file, experiment.to_toml())
 
     def _require(self, experiment: Experiment) -> None:
-        """The settings that the run began with."""
-        before = self.experiment()
+        """Raise an error if the run has other settings."""
+        before = Experiment.load_saved(self.experiment_file, resume=True)
         if before != experiment:
             changed = _differences(before.model_dump(), experiment.model_dump())
             raise ConfigError(
-                f"{self.path} is a run with other settings ({'; '.join(changed)}); allowed: the same settings to "
-                "continue it, or another --out folder"
+                f"cannot resume: {self.path} has other settings ({'; '.join(changed)}); use the same settings or "
+                "another --out folder"
             )
 
     def release(self) -> None:
-        """Let other processes have the folder."""
+        """Unlock the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -77,8 +77,8 @@ class RunFolder(Run):
         best: bool,
         average: WeightAverage | None = None,
     ) -> Path:
-        """Write a checkpoint, then point to it, then remove those that nothing points to."""
-        # A step may be saved twice, after a resume; what the pointers name is never touched.
+        """Write a checkpoint, update the pointers, and delete checkpoints without a pointer."""
+        # A step may be saved again after resuming; existing folders are never overwritten.
         step = f"step-{state.step:08d}"
         names = itertools.chain([step], (f"{step}.{number}" for number in itertools.count(1)))
         name = next(name for name in names if not (self.path / name).exists())
@@ -90,12 +90,12 @@ class RunFolder(Run):
             publish(staging, final)
             write_atomically(self.pointers_file, json.dumps(pointers))
         except (OSError, RuntimeError, SafetensorError) as error:
-            # What was written of it would fill a full disk further.
+            # Free the space of the incomplete checkpoint.
             shutil.rmtree(staging, ignore_errors=True)
             reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
             raise RunError(
-                f"{self.path}: the checkpoint of step {state.step} cannot be written ({reason}; is the disk full?); "
-                "earlier ones are kept: make room, and the same command goes on from there"
+                f"{self.path}: cannot write the checkpoint of step {state.step} ({reason}; is the disk full?); "
+                "earlier ones are kept: free disk space and repeat the command to resume"
             ) from None
         for path in (*self.path.glob("step-*"), *self.path.glob(".step-*.saving")):
             if path.name not in pointers.values():
@@ -105,13 +105,15 @@ class RunFolder(Run):
     def restore(
         self, model: ProTA, optimiser: torch.optim.Optimizer, average: WeightAverage | None = None
     ) -> TrainingState | None:
-        """Continue from the last checkpoint, if there is one."""
+        """Load the last checkpoint, if there is one."""
         folder = self.checkpoint("last")
         if folder is None:
             return None
         saved = ProTA.from_pretrained(folder)
         if saved.config != model.config:
-            raise RunError(f"{folder} holds a model of other settings: give another run folder, or the same settings")
+            raise RunError(
+                f"cannot resume: the model in {folder} has other settings; use the same ones or another --out"
+            )
         model.load_state_dict(saved.state_dict())
         if average:
             _load(folder / _TRAINED, average.restore)
@@ -119,7 +121,7 @@ class RunFolder(Run):
         return self.state("last")
 
     def cut_log(self, step: int, epoch: int) -> None:
-        """Forget what was logged after a step that is about to be repeated, or of an epoch that has not ended yet."""
+        """Delete log records after ``step`` and of unfinished epochs, which will be repeated."""
         if not self.log.exists():
             return
         kept = []
@@ -127,9 +129,9 @@ class RunFolder(Run):
             try:
                 record = json.loads(line)
             except ValueError:
-                # The last line of a killed process may be half a line.
+                # The last line may be incomplete after a kill.
                 continue
-            # What is no record of a step says nothing about the run.
+            # Other lines are dropped.
             logged, of = (record.get("step"), record.get("epoch", 0)) if isinstance(record, dict) else (None, 0)
             if isinstance(logged, int) and logged <= step and isinstance(of, int) and of <= epoch:
                 kept.append(line + "\n")
@@ -144,7 +146,7 @@ def _write(
     *,
     average: WeightAverage | None,
 ) -> None:
-    """All files of a checkpoint, safe on disk."""
+    """Write and flush all files of a checkpoint."""
     with average.applied() if average else nullcontext():
         model.save_pretrained(folder)
     if average:
@@ -156,16 +158,16 @@ def _write(
 
 
 def _load(path: Path, take: Callable[[dict[str, Any]], object]) -> None:
-    """Hand what a file holds to who goes on with it."""
+    """Load a file with ``take``."""
     try:
         take(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
-        raise RunError(f"{path} is not there: {REPAIR}") from None
+        raise RunError(f"{path} is missing: {REPAIR}") from None
     except torch.OutOfMemoryError:
         raise
     except Exception:
-        # Torch has many kinds of errors, and long texts, for files that are cut short, changed or of something else.
-        raise RunError(f"{path} is damaged, or of another run: {REPAIR}") from None
+        # torch raises many kinds of errors for truncated, corrupt or foreign files.
+        raise RunError(f"{path} is corrupt or of another run: {REPAIR}") from None
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

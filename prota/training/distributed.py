@@ -1,4 +1,4 @@
-"""Gradients of many processes: the same as those of one.
+"""Distributed gradients that equal those of one process.
 
 Every rank encodes its share of the batch, sees the others' tokens through `gather_prepared`, and computes the loss of
 its own rows. The gradient of a gathered tensor is the *sum* of what all ranks found for it; averaging the parameters'
@@ -21,7 +21,7 @@ __all__ = ["average_gradients", "gather_prepared"]
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenate equal shares of all ranks; backward sums over ranks, so that no rank's gradient is lost."""
+    """Concatenate the equal shares of all ranks; backward sums the gradients of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, world: World) -> Tensor:
@@ -61,7 +61,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
     gradients = []
     for parameter in parameters:
         if parameter.requires_grad:
-            # A rank on which a parameter took no part still joins the exchange.
+            # A parameter may be unused on some ranks.
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(parameter.grad)
     flat = torch.cat([gradient.flatten() for gradient in gradients])

@@ -1,4 +1,4 @@
-"""What a frozen vision tower makes of the cached frames: the same in every epoch, so it is computed once."""
+"""Features of a frozen vision tower, computed once instead of in every epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VIDEOS_AT_ONCE = 32
 
 
 class FeatureClips:
-    """Features of all cached frames of some videos, in memory."""
+    """Features of all cached frames of videos, in memory."""
 
     def __init__(
         self,
@@ -28,14 +28,13 @@ class FeatureClips:
         cache: Clips,
         video_ids: list[str],
         *,
-        precision: str,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """``progress`` is told how many videos are done, and of how many."""
+        """``progress(done, total)`` counts videos."""
         self.plan: CachePlan = cache.plan
         self.key = feature_key(model, cache)
         device, size = model.logit_scale.device, model.config.encoder.image_size
-        autocast = autocast_for(device, precision)
+        autocast = autocast_for(device)
         self._features: dict[str, Array] = {}
         progress(0, len(video_ids))
         for start in range(0, len(video_ids), VIDEOS_AT_ONCE):
@@ -56,7 +55,7 @@ class FeatureClips:
 
 
 def feature_key(model: ProTA, cache: Clips) -> str:
-    """What features depend on: the tower's weights, what is taken of it, the pictures' size and the cached frames."""
+    """A hash of everything that features depend on: weights and settings of the tower, and the cached frames."""
     encoder = model.config.encoder
     taken = (encoder.image_size, encoder.frame_feature, encoder.frame_layers)
     digest = hashlib.sha256(repr((cache.plan, *taken)).encode())

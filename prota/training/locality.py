@@ -1,4 +1,4 @@
-"""What keeps a word's token its own: where another word of its sentence is replaced, it should stay where it is."""
+"""The locality term: replacing one word of a sentence should not change the tokens of the others."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Replaced", "locality_loss", "replace_words"]
 
 @dataclass(frozen=True)
 class Replaced:
-    """Texts of which one scored token each is another one."""
+    """Texts with one scored token replaced in each."""
 
     text: TextBatch
     place: Tensor
-    """[A] long, which of a text's scored tokens that is."""
+    """[A] long, index of the replaced token among the scored ones."""
 
     def map(self, change: Any) -> Replaced:
-        """The same with ``change`` applied to every tensor."""
+        """Apply ``change`` to every tensor."""
         return Replaced(self.text.map(change), change(self.place))
 
 
 def replace_words(text: TextBatch, donors: TextBatch, draws: Tensor) -> Replaced:
-    """In each text one scored token becomes a scored token of its donor; ``draws`` [A, 2] in [0, 1) choose both."""
+    """Replace one scored token of each text by one of its donor; ``draws`` [A, 2] in [0, 1) select both."""
     assert text.scored is not None
     assert donors.scored is not None
     rows = torch.arange(len(text.ids))
@@ -44,11 +44,9 @@ def _chosen(scored: Tensor, draw: Tensor) -> Tensor:
 
 
 def locality_loss(before: PreparedTokens, after: PreparedTokens, place: Tensor) -> Tensor:
-    """Of a text's other tokens: 1 − their mean cosine with and without the replacement, and half of what their weights
-    differ by in all; the mean over texts.
+    """1 − the mean cosine of a text's other tokens before and after, plus half the sum of their weights' differences.
 
-    Without the second part words stay where they are, but what they add to a score does not: a text's weights are a
-    softmax.
+    Without the second part, contributions to the score would still change: a text's weights are a softmax.
     """
     position = torch.arange(before.mask.shape[1], device=place.device)
     others = before.mask & (position != place.unsqueeze(1))

@@ -1,4 +1,4 @@
-"""Which parameter learns how fast: groups by module, a warm-up and a cosine."""
+"""Parameter groups with learning rates by module, warm-up and cosine decay."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from prota.model.prota import ProTA
 
 __all__ = ["describe_groups", "make_optimiser", "parameter_groups", "rate_factor", "set_rates"]
 
-# Share of the steps over which rates rise.
+# Share of the steps with a rising learning rate.
 _WARMUP = 0.1
-# Of matrices; biases, norms and scalars have none.
+# Of matrices only.
 _WEIGHT_DECAY = 0.2
 
 
 def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module | nn.Parameter, float]]:
-    """(group, part, learning rate): every part of the model, named, none by a pattern on its name."""
-    # Projections and temperature of a CLIP, or of a model that training starts from, are part of what it learned.
+    """(group, part, learning rate) of every part of the model."""
+    # Projections and temperature are pretrained in a CLIP and in a model that training starts from.
     learned = model.config.encoder.kind != "pair" or bool(config.start)
     text, video = model.text_encoder, model.video_encoder
     yield "text tower", text.tower.model, config.lr_text
@@ -35,14 +35,14 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
 
 
 def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object]]:
-    """Groups for an optimiser. Parts whose rate is 0 are frozen; biases, norms and scalars do not decay."""
+    """Groups for an optimiser. Parts with rate 0 are frozen; biases, norms and scalars have no weight decay."""
     groups: list[dict[str, object]] = []
     seen: dict[int, str] = {}
     for name, part, rate in _rates(model, config):
         parameters = [part] if isinstance(part, nn.Parameter) else list(part.parameters())
         for parameter in parameters:
             if id(parameter) in seen:
-                raise ValueError(f"a parameter is both in {seen[id(parameter)]!r} and in {name!r}")
+                raise ValueError(f"a parameter is in both {seen[id(parameter)]!r} and {name!r}")
             seen[id(parameter)] = name
             parameter.requires_grad_(rate > 0)
         for decays in (True, False):
@@ -57,17 +57,17 @@ def parameter_groups(model: ProTA, config: TrainConfig) -> list[dict[str, object
 
 
 def make_optimiser(model: ProTA, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW with CLIP's moments.
+    """AdamW with the moments of CLIP.
 
-    Paper gap: weight decay and moments are not given; 0.2 and (0.9, 0.98), as CLIP and CLIP4Clip have them.
+    Paper gap: weight decay and moments are not given; 0.2 and (0.9, 0.98), as in CLIP and CLIP4Clip.
     """
-    # One kernel for all parameters, where there is a GPU to launch it on.
+    # One kernel for all parameters.
     fused = model.logit_scale.is_cuda
     return torch.optim.AdamW(parameter_groups(model, config), betas=(0.9, 0.98), eps=1e-6, fused=fused)
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """What learning rates are multiplied with at a step: a linear rise, then half a cosine down to 0."""
+    """Factor on the learning rates at a step: linear warm-up, then cosine decay to 0."""
     rising = round(_WARMUP * steps)
     if step < rising:
         return (step + 1) / rising
@@ -83,7 +83,7 @@ def set_rates(optimiser: torch.optim.Optimizer, factor: float) -> dict[str, floa
 
 
 def describe_groups(model: ProTA, config: TrainConfig) -> list[tuple[str, int, float]]:
-    """(part, number of parameters, learning rate) for the table that is printed before training."""
+    """(part, number of parameters, learning rate), printed before training."""
     rows = []
     for name, part, rate in _rates(model, config):
         parameters = [part] if isinstance(part, nn.Parameter) else list(part.parameters())

@@ -1,4 +1,4 @@
-"""What a run learns from, and when: [data] and further sources, each batch from one of them."""
+"""Sources of training data, [data] and further ones, and the schedule of their batches."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from prota.training.teacher import CaptionTeacher
 __all__ = ["MAIN", "Location", "Schedule", "Source", "open_sources"]
 
 MAIN = "data"
-"""What [data] is called among the sources."""
+"""The name of [data] among the sources."""
 
 
 @dataclass
 class Source:
-    """Captions and frames to learn from, with the settings that hold for them."""
+    """Captions and frames of one source, with their settings."""
 
     name: str
     experiment: Experiment
-    """As this source sees it: see `Experiment.of_source`."""
+    """See `Experiment.of_source`."""
     split: Split
     asked: str
-    """Hash of the split before missing videos were taken out."""
+    """Hash of the split with missing videos."""
     missing: int
     cache: Clips
     share: float
@@ -42,25 +42,26 @@ class Source:
         self.reader = ClipReader(self.cache, self.experiment, self.split)
 
     def read_from(self, clips: Clips) -> None:
-        """Take frames, or their features, from elsewhere."""
+        """Read frames, or their features, from ``clips``."""
         self.reader = ClipReader(clips, self.experiment, self.split)
 
     def count(self, epoch: int) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         train = self.experiment.train
-        return count_batches(self.split, train.batch_size, captions=train.captions, seed=train.seed, epoch=epoch)
+        return count_batches(
+            self.split, train.batch_size, per_video=train.captions_per_video, seed=train.seed, epoch=epoch
+        )
 
     def batches(self, epoch: int) -> list[list[Pair]]:
-        """All batches of an epoch; those of the last one asked for are kept."""
+        """All batches of an epoch; the last epoch is cached."""
         if self._drawn is None or self._drawn[0] != epoch:
             train = self.experiment.train
             drawn = epoch_batches(
                 self.split,
                 train.batch_size,
-                captions=train.captions,
+                per_video=train.captions_per_video,
                 seed=train.seed,
                 epoch=epoch,
-                per_video=train.captions_per_video,
             )
             self._drawn = epoch, drawn
         return self._drawn[1]
@@ -68,7 +69,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a step's batch stands."""
+    """The batch of a step."""
 
     source: int
     epoch: int
@@ -78,10 +79,10 @@ class Location:
 
 
 class Schedule:
-    """Which batch of which source each step learns: fixed by sources, shares and seed, so that a run can be resumed.
+    """The batch of each step, determined by sources, shares and seed, so that runs can be resumed.
 
-    An epoch of the run is one of the source with the largest share (the first of equal ones). The others' batches come
-    between its own, evenly, and go on from epoch to epoch of theirs.
+    An epoch of the run is one of the source with the largest share (the first of equal ones). Batches of the others are
+    interleaved evenly and continue through epochs of their own.
     """
 
     def __init__(self, sources: Sequence[Source], epochs: int) -> None:
@@ -91,8 +92,8 @@ class Schedule:
         self._source = _interleaved([source.share for source in sources], leading, sum(counts))
         own = np.flatnonzero(self._source == leading)
         self.ends: list[int] = [int(own[end - 1]) + 1 for end in accumulate(counts)]
-        """After how many steps each epoch ends."""
-        # How many batches of the same source come before each step, and each source's batches up to each epoch's end.
+        """The number of steps after which each epoch ends."""
+        # Batches of the same source before each step, and batches of each source up to the end of each epoch.
         self._turn = np.empty_like(self._source)
         for number in range(len(sources)):
             mine = self._source == number
@@ -102,11 +103,11 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         return self.ends[-1]
 
     def place(self, step: int) -> Location:
-        """What the step after ``step`` steps learns."""
+        """The batch of the step after ``step`` steps."""
         number, turn = int(self._source[step]), int(self._turn[step])
         totals = self._totals[number]
         while not totals or totals[-1] <= turn:
@@ -120,13 +121,13 @@ class Schedule:
 
 
 def _interleaved(shares: Sequence[float], leading: int, count: int) -> Array:
-    """Numbers of sources, evenly mixed by their shares, up to the ``count``-th of the leading one."""
+    """Indices of sources, interleaved by their shares, up to the ``count``-th of the leading one."""
     if len(shares) == 1:
         return np.zeros(count, dtype=np.int64)
     given, order = [0] * len(shares), list[int]()
     while given[leading] < count:
         due = [share * (len(order) + 1) - had for share, had in zip(shares, given, strict=True)]
-        # The leading one first among equals, so that every epoch ends with a step of its own.
+        # The leading source wins ties, so that every epoch ends with one of its steps.
         number = max(range(len(shares)), key=lambda place: (due[place], place == leading))
         given[number] += 1
         order.append(number)
@@ -134,7 +135,7 @@ def _interleaved(shares: Sequence[float], leading: int, count: int) -> Array:
 
 
 def open_sources(experiment: Experiment, benchmark: Benchmark, main: Clips, allow_missing: int) -> list[Source]:
-    """[data] first, even where it has no share, then the others in their order; each with what of it is there."""
+    """[data] first, even without a share, then the others in order; without their missing videos."""
     train, share = benchmark.split("train"), experiment.share
     sources = [_source(MAIN, experiment, train, main, share=share, weight=1.0, allow_missing=allow_missing)]
     for name, settings in experiment.sources.items():
@@ -161,10 +162,10 @@ def _source(
 
 
 def _require_apart(experiment: Experiment, own: Experiment, split: Split, benchmark: Benchmark) -> None:
-    """Refuse a source that names videos of the folder of [data] that are tested or validated with."""
+    """Raise an error if a source has test or validation videos of [data]."""
     if own.data.videos != experiment.data.videos:
         return
     held = {video for other in (benchmark.val, benchmark.test) if other is not None for video in other.video_ids}
     both = [video for video in split.video_ids if video in held]
     if both:
-        raise DataError(f"{len(both)} of its videos are to be tested or validated with ({examples(both)})")
+        raise DataError(f"{len(both)} of its videos are test or validation videos ({examples(both)})")

@@ -1,8 +1,8 @@
-"""One training step: loss and exact gradients of a batch, however little of it fits in memory at once.
+"""One training step: the loss and its gradients.
 
-With micro-batches the step runs in two passes (gradient caching): tokens of the whole batch without gradients, the loss
-of the whole batch and its gradient for every token, then each micro-batch again with gradients, fed with its tokens'.
-The gradients are those of the whole batch, not an average over smaller contrasts.
+With micro-batches the step has two passes (gradient caching): encode the whole batch without gradients, compute the
+loss and its gradient for every token, then encode each micro-batch again and propagate these. The gradients equal those
+of the whole batch.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class StepInput:
     text: TextBatch
     """[a·K, N]: the K captions of the first video, then those of the second, …"""
     frames: Tensor
-    """What the video encoder takes: pictures [a, M, 3, H, W], or features [a, M, C] of a frozen tower."""
+    """Input of the video encoder: pictures [a, M, 3, H, W], or features [a, M, C] of a frozen tower."""
     mask: Tensor
     similar: Tensor | None = None
-    """[A, K, A], how alike each caption of the whole batch and each video's captions are, for ``loss.soft_targets``."""
+    """[A, K, A], similarity of each caption of the whole batch to each video's captions, for ``loss.soft_targets``."""
     replaced: Replaced | None = None
-    """The texts, each with another word in it, for ``loss.locality``."""
+    """The texts with one word replaced, for ``loss.locality``."""
 
     def __len__(self) -> int:
         return len(self.mask)
 
     def texts_of(self, items: slice) -> slice:
-        """Where the captions of some videos stand."""
+        """Indices of the captions of some videos."""
         captions = len(self.text.ids) // len(self)
         return slice(items.start * captions, items.stop * captions)
 
     def part(self, items: slice) -> StepInput:
-        """Some of the pairs; likeness stays that of the whole batch."""
+        """Some of the pairs; ``similar`` stays that of the whole batch."""
         texts = self.texts_of(items)
         text = self.text.map(lambda tensor: tensor[texts])
         replaced = None if self.replaced is None else self.replaced.map(lambda tensor: tensor[texts])
@@ -57,7 +57,7 @@ class StepInput:
 
 
 def seed_for(*numbers: int) -> int:
-    """A seed from several numbers; equal ones give equal seeds on every machine."""
+    """A seed from several numbers, the same on every machine."""
     return zlib.crc32(",".join(map(str, numbers)).encode())
 
 
@@ -71,10 +71,10 @@ def backward_step(
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     weight: float = 1.0,
 ) -> LossTerms:
-    """Add the gradients of this process's share of the loss, times ``weight``, to the parameters; returns its terms."""
+    """Add the gradients of this process's share of the loss, times ``weight``; returns the terms of the loss."""
 
     def encode(part: int, items: slice) -> tuple[Tokens, ...]:
-        # Dropout of a part is the same in both passes, and after a resume.
+        # Dropout is the same in both passes and after resuming.
         torch.manual_seed(seed_for(seed, world.rank, part))
         chosen = batch.part(items)
         with autocast():
@@ -109,7 +109,7 @@ def _join(parts: list[Tokens]) -> Tokens:
 
 
 def _loss(model: ProTA, encoded: tuple[Tokens, ...], world: World, batch: StepInput) -> LossTerms:
-    """Of this process's pairs; where a video has several captions, the mean of the losses with one of them each."""
+    """Loss of this process's pairs; with several captions per video, the mean of the losses with one each."""
     texts, videos, *replaced = encoded
     own_texts, own_videos = model.head.prepare_texts(texts), model.head.prepare_videos(videos)
     config, similar = model.config, batch.similar

@@ -1,4 +1,4 @@
-"""Which captions mean much the same, for soft targets: as the text tower knew before training, or as another does."""
+"""Similarity of captions for soft targets, by the text tower before training or another encoder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CAPTIONS_AT_ONCE = 1024
 
 
 class CaptionTeacher:
-    """Sentence vectors of all captions of a split, and for each video the mean of its captions'; on the CPU."""
+    """Sentence vectors of all captions of a split, and their mean for each video; on the CPU."""
 
     def __init__(self, split: Split, encode: SentenceEncoder) -> None:
-        # By length: a batch of equally long ones has little padding.
+        # Sorted by length to reduce padding.
         captions = sorted({text for item in split.items for text in item.captions}, key=lambda text: (len(text), text))
         self._row = {caption: row for row, caption in enumerate(captions)}
         starts = range(0, len(captions), CAPTIONS_AT_ONCE)
@@ -41,7 +41,7 @@ class CaptionTeacher:
         return F.normalize(self._texts[[self._row[caption] for caption in captions]].mean(dim=0), dim=0)
 
     def similar(self, pairs: Sequence[Pair]) -> Tensor:
-        """[A, K, A]: cosine of each caption of a batch with each of its videos."""
+        """[A, K, A]: cosine of each caption of a batch with the mean of each video's captions."""
         rows = torch.tensor([[self._row[caption] for caption in pair.captions] for pair in pairs])
         return self._texts[rows] @ torch.stack([self._videos[pair.video_id] for pair in pairs]).T
 
@@ -49,10 +49,9 @@ class CaptionTeacher:
 def sentence_encoder(
     model: ProTA, source: str, autocast: Callable[[], AbstractContextManager[object]]
 ) -> SentenceEncoder:
-    """That of ``source``, a hub id or folder, by the mean of its tokens; where that is empty, the model's text tower.
+    """The encoder ``source``, a hub id or folder, with mean pooling; if empty, the model's text tower.
 
-    ``model`` has the text tower as it was loaded: a resumed run makes its teachers before it restores weights. A CLIP's
-    projection belongs to what it knows; that of a pair of towers is new and knows nothing.
+    Call it before weights are restored. The projection of a CLIP is part of its text tower; that of a pair is new.
     """
     device, encoder = model.logit_scale.device, model.text_encoder
     tower: Any = encoder.tower.model
@@ -81,10 +80,9 @@ def _load(source: str) -> tuple[PretrainedTokenizer, Any]:
     try:
         return PretrainedTokenizer.from_pretrained(source), AutoModel.from_pretrained(source, dtype=torch.float32)
     except Exception as error:
-        # Whatever transformers says about a folder that is missing, foreign or cut short.
+        # transformers raises many kinds of errors for missing, foreign or truncated folders.
         raise ConfigError(
-            f"train.teacher: cannot load {source}: {one_line(error)} "
-            "(give a hub id that this machine can reach, or a local folder)"
+            f"train.teacher: cannot load {source}: {one_line(error)} (use a reachable hub id or a local folder)"
         ) from None
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import nn
 
 from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
-from prota.data.batches import ClipReader, FrameBatch, Pair, ReadAhead, open_cache
+from prota.data.batches import ClipReader, FrameBatch, Pair, open_cache, read_ahead
 from prota.data.benchmarks import load_benchmark
 from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
@@ -27,7 +28,8 @@ from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.scoring import score_split
 from prota.losses import MAX_LOGIT_SCALE
 from prota.model.prota import ProTA
-from prota.runs import RunError, TrainingState
+from prota.model.weights import fingerprint
+from prota.runs import RunError, TrainingState, find_checkpoint
 from prota.runtime import World, autocast_for
 from prota.training.averaging import WeightAverage
 from prota.training.checkpoint import RunFolder
@@ -36,17 +38,18 @@ from prota.training.features import FeatureClips, feature_key
 from prota.training.locality import Replaced, replace_words
 from prota.training.optimiser import describe_groups, make_optimiser, rate_factor, set_rates
 from prota.training.sources import Schedule, Source, open_sources
-from prota.training.start import Start
 from prota.training.step import StepInput, backward_step, seed_for
 from prota.training.teacher import CaptionTeacher, sentence_encoder
 
 __all__ = ["NonFiniteLossError", "Reporter", "TrainingLoop", "TrainingResult", "layers_of"]
 
 
-# Tells these draws from others of the same step.
+# Distinguishes these random draws from others of the same step.
 _REPLACING = 1
 # The largest norm of gradients.
 _CLIP_NORM = 1.0
+# Between the checkpoints of validations.
+CHECKPOINT_STEPS = 1000
 
 
 class NonFiniteLossError(ProtaError, RuntimeError):
@@ -56,10 +59,10 @@ class NonFiniteLossError(ProtaError, RuntimeError):
 
 
 class Reporter(Protocol):
-    """Who is told about a run; every method is called on the first rank only."""
+    """Receives the progress of a run, on the first rank only."""
 
     def computed(self, done: int, total: int) -> None:
-        """Of ``total`` videos, ``done`` have the features that a frozen tower makes of them; before `started`."""
+        """Features of a frozen tower have been computed for ``done`` of ``total`` videos; before `started`."""
 
     def started(
         self, groups: list[tuple[str, int, float]], sources: list[tuple[str, int, int, int]], steps: int, step: int
@@ -73,7 +76,7 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TrainingResult:
-    """How a run ended."""
+    """The end of a call of `TrainingLoop.fit`."""
 
     finished: bool
     steps: int
@@ -95,7 +98,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class _Batch:
-    """This process's share of a batch, as it is read ahead."""
+    """This process's share of a batch, read ahead."""
 
     source: Source
     pairs: list[Pair]
@@ -107,7 +110,7 @@ class _Batch:
 
 
 class TrainingLoop:
-    """One run. It never reads the test split: there is nothing here that could choose by it."""
+    """One run; never reads the test split."""
 
     def __init__(
         self,
@@ -119,9 +122,9 @@ class TrainingLoop:
         features: FeatureClips | None = None,
         report: Reporter | None = None,
     ) -> None:
-        """``features`` are those of an earlier run with the same data and the same frozen tower.
+        """``features``: those of an earlier run with the same data and frozen tower.
 
-        ``report`` is told how far they are where they have to be computed; `fit` has a reporter of its own.
+        ``report`` receives the progress if they have to be computed; `fit` has its own parameter.
         """
         self.experiment, self.run, self.world = experiment, run, world
         self.config = experiment.train
@@ -129,10 +132,7 @@ class TrainingLoop:
         sizes |= {f"sources.{name}": experiment.of_source(name).train.batch_size for name in experiment.sources}
         for section, size in sizes.items():
             if size % world.size:
-                raise ConfigError(
-                    f"{section}.batch_size={size} cannot be shared by {world.size} processes; "
-                    f"allowed: multiples of {world.size}"
-                )
+                raise ConfigError(f"{section}.batch_size={size} must be a multiple of the {world.size} processes")
         benchmark = load_benchmark(experiment.data)
         require_disjoint(benchmark)
         cache = open_cache(experiment)
@@ -149,15 +149,11 @@ class TrainingLoop:
             self.val_split, self.missing["val"] = require_complete(benchmark.val, cache.ids, allow_missing)
             self.data["val"] = self.val_split.hash
         if benchmark.test is not None:
-            # Not to be read, only to be there: who trains for days should know now that testing will not work.
+            # Only checked for missing videos, so that this is reported before training.
             require_complete(benchmark.test, cache.ids, allow_missing)
         self._set_up_torch()
-        self.start = Start.find(self.config)
-        if self.start:
-            self.data["start"] = self.start.fingerprint
-        model = self.start.model(experiment) if self.start else ProTA.from_config(experiment.model)
-        self.model = model.to(world.device)
-        self.autocast = autocast_for(world.device, self.config.precision)
+        self.model = self._initial_model().to(world.device)
+        self.autocast = autocast_for(world.device)
         if experiment.loss.soft_targets:
             encode = sentence_encoder(self.model, self.config.teacher, self.autocast)
             for source in self.sources:
@@ -170,13 +166,21 @@ class TrainingLoop:
         clips = self.main.reader.cache
         self.val_reader = ClipReader(clips, experiment, self.val_split) if self.val_split else None
 
+    def _initial_model(self) -> ProTA:
+        """Pretrained towers with a new head, or the model of ``train.start``, of a run its best checkpoint."""
+        if not self.config.start:
+            return ProTA.from_config(self.experiment.model)
+        folder, _, _ = find_checkpoint(Path(self.config.start))
+        self.data["start"] = fingerprint(folder)
+        return ProTA.from_start(folder, self.experiment.model, towers_only=self.config.start_with == "towers")
+
     def _set_up_torch(self) -> None:
         torch.manual_seed(self.config.seed)
-        # cuDNN's attention makes a plan for every new shape, and hardly two batches have as many frames.
+        # cuDNN's attention compiles a plan for every shape, and the number of frames changes with nearly every batch.
         torch.backends.cuda.enable_cudnn_sdp(False)
 
     def _read_features(self, report: Reporter | None) -> None:
-        """Have sources read the features of a tower that is shown the same frames every time, instead of the frames."""
+        """Replace frames by features in sources without augmentation, if the tower is frozen."""
         for source in self.sources:
             train = source.experiment.train
             if train.lr_vision or train.augments:
@@ -186,26 +190,25 @@ class TrainingLoop:
             kept = self.features if source is self.main else None
             if kept is None or kept.key != feature_key(self.model, source.cache):
                 told = {"progress": report.computed} if report and self.world.first else {}
-                kept = FeatureClips(self.model.eval(), source.cache, wanted, precision=self.config.precision, **told)
+                kept = FeatureClips(self.model.eval(), source.cache, wanted, **told)
             if source is self.main:
                 self.features = kept
             source.read_from(kept)
 
     def fit(self, report: Reporter | None = None, should_stop: Callable[[], bool] = lambda: False) -> TrainingResult:
-        """Train to the end, or until asked to stop; either way everything is saved."""
+        """Train to the end or until ``should_stop``; saves a checkpoint in both cases."""
         state = self.run.restore(self.model, self.optimiser, self.average) or self._begin()
         if state.missing != self.missing and state.missing.keys() == self.missing.keys():
             raise RunError(
-                f"{self.run.path} began without {_counted(state.missing)}, now {_counted(self.missing)} are missing: "
-                "it would not go on as it began; use the frame cache as it was, or another --out folder"
+                f"cannot resume {self.run.path}: the set of missing videos changed (from "
+                f"{_counted(state.missing)} to {_counted(self.missing)}); restore the frame cache or use another --out"
             )
         if state.data not in ({}, self.data):
             raise RunError(
-                f"{self.run.path} began with other captions or videos than there are now: it would not go on as it "
-                "began; restore the annotations and the frame cache, or use another --out folder"
+                f"cannot resume {self.run.path}: captions or videos have changed; restore the annotations and the "
+                "frame cache, or use another --out folder"
             )
-        started = str(self.start.source) if self.start else ""
-        state = replace(state, missing=self.missing, data=self.data, started_from=started)
+        state = replace(state, missing=self.missing, data=self.data, started_from=self.config.start)
         if self.world.first:
             self.run.cut_log(state.step, state.epoch)
             if report:
@@ -224,7 +227,7 @@ class TrainingLoop:
 
     @property
     def steps(self) -> int:
-        """Of the whole run."""
+        """Steps of the whole run."""
         return self.schedule.steps
 
     def _learned_from(self) -> list[tuple[str, int, int, int]]:
@@ -238,11 +241,11 @@ class TrainingLoop:
 
     @torch.no_grad()
     def _begin(self) -> TrainingState:
-        """What is measured on the first training batches before a run starts; nothing is left out at random there."""
+        """Standardise features by the first training batches, without dropout."""
         self.model.eval()
         tower = self.model.video_encoder.tower
-        # A model that training starts from has been standardised by its own training data.
-        if tower.standardised and not self.start:
+        # A model that training starts from is already standardised.
+        if tower.standardised and not self.config.start:
             batches = self.main.batches(0)[:8]
             clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
             with self.autocast():
@@ -257,8 +260,7 @@ class TrainingLoop:
         towers = (self.model.text_encoder.tower.model, self.model.video_encoder.tower.model)
         for tower in towers:
             for layer in layers_of(tower) if self.config.compile else ():
-                # Layers are all alike: one is compiled, for any number of frames or words, and serves the others. A
-                # whole tower takes minutes.
+                # The layers share one compilation, for any number of frames or words; a whole tower takes minutes.
                 layer.compile(dynamic=True)
 
     def _pictures(self, clips: FrameBatch, augmentation: Augmentation | None) -> torch.Tensor:
@@ -268,10 +270,10 @@ class TrainingLoop:
     def _epoch(
         self, state: TrainingState, report: Reporter | None, should_stop: Callable[[], bool]
     ) -> tuple[TrainingState, bool]:
-        """The rest of the epoch that ``state`` stands in."""
+        """The rest of the current epoch; whether it was stopped."""
 
         def read(step: int) -> _Batch:
-            # This is another thread: of what it uses, saving a checkpoint meanwhile changes nothing.
+            # Runs in another thread; saving a checkpoint changes nothing that it uses.
             place = self.schedule.place(step)
             source = self.sources[place.source]
             batch = source.batches(place.epoch)[place.batch]
@@ -283,7 +285,7 @@ class TrainingLoop:
             return _Batch(source, pairs, text, clips, similar, self._replaced(step, batch, text))
 
         self.model.train()
-        ahead = ReadAhead(read, state.step, self.schedule.ends[state.epoch])
+        ahead = read_ahead(read, state.step, self.schedule.ends[state.epoch])
         before = time.perf_counter()
         try:
             for batch in ahead:
@@ -297,7 +299,7 @@ class TrainingLoop:
                 if report and self.world.first:
                     report.stepped(record)
                 if self.world.any(should_stop()):
-                    # At the end of an epoch its validation is still due: the resumed run does it.
+                    # If this is the end of an epoch, the resumed run validates.
                     return state, True
                 if self._save_between(state):
                     self._save(state, best=False)
@@ -307,7 +309,7 @@ class TrainingLoop:
         return state, False
 
     def _replaced(self, step: int, batch: list[Pair], text: TextBatch) -> Replaced | None:
-        """This process's texts, each with a word of another text of the whole batch in it."""
+        """This process's texts, each with a word replaced by one of another text of the batch."""
         if not self.experiment.loss.locality:
             return None
         captions = [caption for pair in batch for caption in pair.captions]
@@ -317,9 +319,9 @@ class TrainingLoop:
         return replace_words(text, self.model.text_encoder.tokenize(donors), torch.from_numpy(draws[:, 1:]))
 
     def _save_between(self, state: TrainingState) -> bool:
-        """Whether a checkpoint is due at this step that does not come with a validation anyway."""
-        every, ended = self.config.checkpoint_steps, state.step == self.schedule.ends[state.epoch]
-        return bool(every) and state.step % every == 0 and not (ended and self._validates_after(state.epoch + 1))
+        """Whether a checkpoint is due at this step, without a validation."""
+        ended = state.step == self.schedule.ends[state.epoch]
+        return state.step % CHECKPOINT_STEPS == 0 and not (ended and self._validates_after(state.epoch + 1))
 
     def _validates_after(self, epochs: int) -> bool:
         return epochs % self.config.validate_epochs == 0 or epochs == self.config.epochs
@@ -359,7 +361,7 @@ class TrainingLoop:
             what = f"gradient's norm is {norm}" if finite else f"loss is {record['total']}"
             shown = ", ".join(pair.video_id for pair in read.pairs[:8])
             raise NonFiniteLossError(
-                f"the {what} at step {step}; nothing of it was learned. Videos of the batch on rank "
+                f"the {what} at step {step}; the step was not applied. Videos of the batch on rank "
                 f"{world.rank}: {shown}{' …' if len(read.pairs) > 8 else ''}. Check them with `prota data check`, "
                 "or lower the learning rates"
             )
@@ -373,7 +375,7 @@ class TrainingLoop:
         return {"step": step + 1, **named, **record, "gradient_norm": norm, **rates}
 
     def _validate(self, state: TrainingState, report: Reporter | None) -> tuple[TrainingState, bool]:
-        """Metrics on the validation split at the end of an epoch; whether it is the best so far."""
+        """Validate at the end of an epoch; whether the result is the best so far."""
         if self.val_split is None or self.val_reader is None:
             return state, False
         value = 0.0
@@ -383,7 +385,7 @@ class TrainingLoop:
             metrics = retrieval_metrics(scored.scores, scored.video_of_text)
             both = (metrics.text_to_video, metrics.video_to_text)
             value = sum(side.r1 + side.r5 + side.r10 for side in both) / 6
-            record = {"step": state.step, "epoch": state.epoch, "validation": metrics.as_dict(), "value": value}
+            record = {"step": state.step, "epoch": state.epoch, "validation": asdict(metrics), "value": value}
             self._log(record)
             if report:
                 report.validated(record)
@@ -404,7 +406,7 @@ class TrainingLoop:
 
 
 def layers_of(tower: nn.Module) -> list[nn.Module]:
-    """The layers of a transformer, first to last: its largest list of modules."""
+    """The layers of a transformer: its largest list of modules."""
     lists = [part for part in tower.modules() if isinstance(part, nn.ModuleList)]
     return list(max(lists, key=lambda part: sum(value.numel() for value in part.parameters()), default=()))
 

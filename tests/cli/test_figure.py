@@ -75,7 +75,7 @@ def test_figures_of_a_checkpoint(run: Path, tmp_path: Path) -> None:
     [
         (["uncertainty", "GOOD", "GOOD", "-o", "a.jpg"], 2, "a.jpg is neither a .png nor a .svg file"),
         (["uncertainty", "GOOD", "-o", "a.png"], 1, "at least two runs"),
-        (["margin", "GOOD", "gone", "-o", "a.png"], 1, "gone is not a run"),
+        (["margin", "GOOD", "gone", "-o", "a.png"], 1, "gone is not a training run"),
         (["tokens", "gone", "-o", "a.png", "--device", "cpu"], 1, "gone"),
         (["tokens", "gone", "-o", "a.png", "-s", "data.cache=x"], 2, "--set changes the settings of --data"),
         (["distributions", "a", "b", "-o", "a.png", "--label", "x"], 2, "give --label twice"),

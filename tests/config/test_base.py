@@ -45,4 +45,4 @@ def test_other_values_are_refused(saved: dict[str, Any], sentence: str) -> None:
 def test_elsewhere_a_removed_setting_is_an_error() -> None:
     with pytest.raises(ConfigError) as caught:
         Outer(inner={"gone": "fixed"})
-    assert caught.value.sentences == ("inner.gone was removed: delete it; 'fixed' is what is computed",)
+    assert caught.value.sentences == ("inner.gone was removed: delete it; it is 'fixed'",)

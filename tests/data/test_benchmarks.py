@@ -33,7 +33,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(benchmark: str, folder: Path, **settings: Any) -> Benchmark:
-    return load_benchmark(DataConfig(benchmark=benchmark, annotations=str(folder), **settings))  # type: ignore[arg-type]
+    return load_benchmark(DataConfig(benchmark=benchmark, captions=str(folder), **settings))  # type: ignore[arg-type]
 
 
 def captions(loaded: Benchmark, split: str) -> dict[str, list[str]]:
@@ -129,7 +129,7 @@ def test_msrvtt_from_a_gzip_file(tmp_path: Path) -> None:
     path.unlink()
     assert load("msrvtt-9k", tmp_path).split("train").hash == plain
     (tmp_path / "MSRVTT_data.json.gz").write_bytes(gzip.compress(b"{}" * 999)[:-12])
-    with pytest.raises(DataError, match="is not a whole gzip file"):
+    with pytest.raises(DataError, match="is a corrupt gzip file"):
         load("msrvtt-9k", tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_own_lists_may_have_any_size(tmp_path: Path) -> None:
 def test_validation_is_held_back_unless_the_benchmark_has_its_own(tmp_path: Path) -> None:
     loaded = load("msrvtt-9k", write_msrvtt(tmp_path), validation=1)
     assert [(split.name, len(split)) for split in loaded.splits] == [("train", 2), ("val", 1), ("test", 2)]
-    with pytest.raises(DataError, match=r"validation=1, but msrvtt-full brings a validation split of 1 videos"):
+    with pytest.raises(DataError, match=r"validation=1 must be 0: msrvtt-full has its own validation split of 1"):
         load("msrvtt-full", tmp_path, validation=1)
 
 
@@ -167,7 +167,7 @@ def test_lsmdc_without_training_files(tmp_path: Path) -> None:
     loaded = load("lsmdc", write_lsmdc(tmp_path, "test"))
     assert loaded.train is None
     assert loaded.val is None
-    with pytest.raises(DataError, match="lsmdc has no train split here; there are: test"):
+    with pytest.raises(DataError, match="lsmdc has no train split; splits: test"):
         load("lsmdc", tmp_path, validation=5)
 
 
@@ -196,7 +196,7 @@ def test_didemo_with_fewer_files(tmp_path: Path) -> None:
     assert loaded.train is None
     assert captions(loaded, "val") == {"1@N0_v": ["early late"]}
     (tmp_path / "test_data.json").unlink()
-    with pytest.raises(DataError, match=r"test_data.json or test.jsonl is not in .*; put it there"):
+    with pytest.raises(DataError, match=r"test_data.json or test.jsonl is missing from"):
         load("didemo", tmp_path)
 
 
@@ -244,25 +244,25 @@ def test_folder_from_jsonl(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("x.csv", "", "has no rows below a header"),
-        ("x.csv", "video,caption\n", "has no rows below a header"),
-        ("x.csv", "clip,caption\na,b\n", "line 2: no column video or video_id or file or id; there are: clip, caption"),
+        ("x.csv", "", "has no rows below the header"),
+        ("x.csv", "video,caption\n", "has no rows below the header"),
+        ("x.csv", "clip,caption\na,b\n", "line 2: no column video or video_id or file or id; columns: clip, caption"),
         ("x.csv", "video,title\na,b\n", "line 2: no column caption or sentence or text"),
-        ("x.csv", "video,caption\na,one, two\n", "line 2: 3 columns where the header has 2; put a caption with commas"),
+        ("x.csv", "video,caption\na,one, two\n", "line 2: 3 columns, but the header has 2; captions with commas"),
         ("x.csv", "video,caption\na\n", "line 2: 1 columns"),
-        ("x.csv", 'video,caption\na,"one\n', "line 2: not a CSV"),
-        ("x.csv", "video,caption\n ,one\n", "line 2: a video is called ' '"),
-        ("x.csv", "video,caption,Caption\na,one,two\n", "has the column caption more than once; give each a name"),
-        ("x.csv", "video,caption,split\na,one,dev\n", "line 2: the split is 'dev'; allowed: train, val, test"),
+        ("x.csv", 'video,caption\na,"one\n', "line 2: invalid CSV"),
+        ("x.csv", "video,caption\n ,one\n", "line 2: the video must be an id"),
+        ("x.csv", "video,caption,Caption\na,one,two\n", "has the column caption more than once"),
+        ("x.csv", "video,caption,split\na,one,dev\n", "got 'dev'"),
         ("x.csv", b"video,caption\na,one\nb,caf\xe9\n", "line 3: byte 0xe9 is not UTF-8"),
         ("x.jsonl", "", "is empty"),
-        ("x.jsonl", '{"video": "a", "text": "b"}\n{"video"\n', "line 2: not JSON"),
-        ("x.jsonl", '["a", "b"]\n', "line 1: a list; every line must be a JSON object"),
-        ("x.jsonl", '{"video": 7, "text": "b"}\n', "line 1: a video is called 7"),
-        ("x.jsonl", '{"video": "a", "text": ["b", 7]}\n', "line 1: video a has the caption 7; it must be text"),
-        ("x.jsonl", '{"video": "a", "text": "b \\ud83d"}\n', r"line 1: video a has the caption 'b \ud83d' with half a"),
-        ("x.jsonl", '{"video": "a", "text": "b", "split": ["test"]}\n', "line 1: the split is"),
-        ("x.txt", "a b\n", "is not a .csv, .tsv or .jsonl file"),
+        ("x.jsonl", '{"video": "a", "text": "b"}\n{"video"\n', "line 2: invalid JSON"),
+        ("x.jsonl", '["a", "b"]\n', "line 1: every line must be a JSON object"),
+        ("x.jsonl", '{"video": 7, "text": "b"}\n', "line 1: the video must be an id"),
+        ("x.jsonl", '{"video": "a", "text": ["b", 7]}\n', "line 1: the caption of a must be text, got 7"),
+        ("x.jsonl", '{"video": "a", "text": "b \\ud83d"}\n', "contains a lone surrogate"),
+        ("x.jsonl", '{"video": "a", "text": "b", "split": ["test"]}\n', "line 1: the split must be"),
+        ("x.txt", "a b\n", "must be a .csv, .tsv or .jsonl file"),
     ],
 )
 def test_malformed_folders(tmp_path: Path, name: str, text: str | bytes, sentence: str) -> None:
@@ -273,9 +273,9 @@ def test_malformed_folders(tmp_path: Path, name: str, text: str | bytes, sentenc
 
 
 def test_a_folder_has_no_lists_and_needs_its_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no lists: leave out train_list and test_list"):
+    with pytest.raises(DataError, match="has no lists: remove train_list and test_list"):
         folder_benchmark(tmp_path / "x.csv", "video,caption\na,b\n", test_list="mine")
-    with pytest.raises(DataError, match=r"y.csv is not there"):
+    with pytest.raises(DataError, match=r"y.csv does not exist"):
         load_benchmark(DataConfig(benchmark="folder", captions=str(tmp_path / "y.csv")))
     (tmp_path / "z.csv").mkdir()
     with pytest.raises(DataError, match=r"z.csv cannot be read: Is a directory"):
@@ -294,24 +294,30 @@ def test_a_folder_has_no_lists_and_needs_its_file(tmp_path: Path) -> None:
             "w0\nw1\n",
             r"none of the 2 videos in .* \(w0, w1\) has a cap",
         ),
-        (write_msrvtt, "msrvtt-9k", "MSRVTT_train.9k.csv", "video_id\n", "has no rows below a header"),
-        (write_msrvtt, "msrvtt-9k", "MSRVTT_train.9k.csv", None, "MSRVTT_train.9k.csv is not there"),
+        (write_msrvtt, "msrvtt-9k", "MSRVTT_train.9k.csv", "video_id\n", "has no rows below the header"),
+        (write_msrvtt, "msrvtt-9k", "MSRVTT_train.9k.csv", None, "MSRVTT_train.9k.csv does not exist"),
         (
             write_msrvtt,
             "msrvtt-9k",
             "MSRVTT_JSFUSION_test.csv",
             "video_id\nv4\n",
-            "no column sentence; there are: video_id",
+            "no column sentence; columns: video_id",
         ),
-        (write_msrvtt, "msrvtt-9k", "MSRVTT_data.json", "[]", "it lacks sentences with video_id and caption"),
-        (write_msrvtt, "msrvtt-9k", "MSRVTT_data.json", '{"sentences":\n[}', "not JSON at line 2, column 2"),
-        (write_msrvtt, "msrvtt-full", "MSRVTT_data.json", None, "MSRVTT_data.json or MSRVTT_data.json.gz is not in"),
-        (write_msvd, "msvd", "captions_msvd.json", '{"a": "text"}', "must map each clip id to a list of captions"),
-        (write_msvd, "msvd", "captions_msvd.json", '{"a_1_2": [1]}', "video a_1_2 has the caption 1; it must be text"),
+        (write_msrvtt, "msrvtt-9k", "MSRVTT_data.json", "[]", "it has no sentences with video_id and caption"),
+        (write_msrvtt, "msrvtt-9k", "MSRVTT_data.json", '{"sentences":\n[}', "invalid JSON at line 2, column 2"),
+        (
+            write_msrvtt,
+            "msrvtt-full",
+            "MSRVTT_data.json",
+            None,
+            "or MSRVTT_data.json.gz is missing from",
+        ),
+        (write_msvd, "msvd", "captions_msvd.json", '{"a": "text"}', "must map clip ids to lists of captions"),
+        (write_msvd, "msvd", "captions_msvd.json", '{"a_1_2": [1]}', "the caption of a_1_2 must be text, got 1"),
         (write_msvd, "msvd", "test_list.txt", "d_1_2\na_1_2\n", "msvd's test list has 1 entries, found 2"),
         (write_lsmdc, "lsmdc", "LSMDC16_annos_val.csv", "a\tb\n", "line 1: 2 tab-separated columns; LSMDC has 6"),
         (write_lsmdc, "lsmdc", "LSMDC16_annos_val.csv", "a\t0\t1\t0\t1\tx\n" * 2, "val list has 1 entries, found 2"),
-        (write_lsmdc, "lsmdc", "LSMDC16_challenge_1000_publictect.csv", None, "is not there"),
+        (write_lsmdc, "lsmdc", "LSMDC16_challenge_1000_publictect.csv", None, "does not exist"),
         (write_didemo, "didemo", "test_data.json", '[{"video": "a"}]', "every entry must have video and description"),
         (write_didemo, "didemo", "train.jsonl", '{"clip_id": "a", "text": "b"}', "must have clip_id and a list text"),
         (write_didemo, "didemo", "val_list.txt", "1@N0_v.mov\n1@N0_v.mp4\n", "lists 1 videos more than once"),
@@ -332,7 +338,7 @@ def test_malformed_benchmarks(
 
 
 def test_no_folder_of_annotations(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.annotations is empty; set it to the folder of msvd's"):
+    with pytest.raises(DataError, match=r"data\.captions is not set: set it to the folder of msvd's"):
         load_benchmark(DataConfig(benchmark="msvd"))
     with pytest.raises(DataError, match="is not a folder"):
         load("msvd", tmp_path / "nothing")

@@ -58,8 +58,8 @@ def check(folder: Path, videos: dict[str, Path]) -> None:
         timeline, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         # One grey level for another decoder's rounding; neighbours are eight apart.
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
-        np.testing.assert_allclose(cache.times(id), timeline.times[chosen])
-        assert cache.duration(id) == pytest.approx(count / 25)
+        np.testing.assert_allclose(cache.entry(id).times, timeline.times[chosen])
+        assert cache.entry(id).duration == pytest.approx(count / 25)
 
 
 def test_a_cache_holds_the_right_frames(videos: dict[str, Path], tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_only_the_first_seconds_are_cached(videos: dict[str, Path], tmp_path: Pa
         chosen = uniform_indices(np.arange(seen) / 25, seen / 25, 4)
         _, expected = decode_frames(videos[id], chosen.tolist(), lambda frame: to_square(frame, 16))
         np.testing.assert_allclose(cache.frames(id).astype(int), np.stack(expected), atol=1)
-        np.testing.assert_allclose(cache.times(id), chosen / 25)
-        assert cache.duration(id) == pytest.approx(count / 25)
+        np.testing.assert_allclose(cache.entry(id).times, chosen / 25)
+        assert cache.entry(id).duration == pytest.approx(count / 25)
     with pytest.raises(CacheError, match=r"max_seconds = 0\.8, not 0\.0: use another folder"):
         fill_cache(tmp_path / "cache", good(videos), PLAN, workers=1)
 
@@ -187,11 +187,11 @@ def test_changed_files_are_decoded_again(tmp_path: Path) -> None:
     write_clip(path, 20)
     assert fill_cache(folder, videos, PLAN, workers=1).decoded == 1
     # The newest wins.
-    assert FrameCache.open(folder).duration("a") == pytest.approx(0.8)
+    assert FrameCache.open(folder).entry("a").duration == pytest.approx(0.8)
     # Where the new file is bad, the frames of the old one are not passed off as its own.
     path.write_text("no video", encoding="utf-8")
     assert fill_cache(folder, videos, PLAN, workers=1).quarantined.keys() == {"a"}
-    with pytest.raises(CacheError, match="holds no video"):
+    with pytest.raises(CacheError, match="has no videos"):
         FrameCache.open(folder)
     # Not tried again while it is the same file, unless asked.
     seen: list[Progress] = []
@@ -202,7 +202,7 @@ def test_changed_files_are_decoded_again(tmp_path: Path) -> None:
     write_clip(path, 25)
     assert fill_cache(folder, videos, PLAN, workers=1).quarantined == {}
     cache = FrameCache.open(folder)
-    assert cache.duration("a") == pytest.approx(1.0)
+    assert cache.entry("a").duration == pytest.approx(1.0)
     assert cache.verify() == []
     # A file that has gone keeps its frames.
     path.unlink()
@@ -218,7 +218,7 @@ def test_another_plan_a_second_writer_and_foreign_folders_are_refused(videos: di
         fill_cache(tmp_path / "cache", one, PLAN, workers=1)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").touch()
-    with pytest.raises(CacheError, match="not empty and not a frame cache"):
+    with pytest.raises(CacheError, match="neither empty nor a frame cache"):
         fill_cache(tmp_path / "letters", one, PLAN, workers=1)
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["dear.txt"]
 
@@ -256,7 +256,7 @@ def test_damage_is_found_and_mended(videos: dict[str, Path], tmp_path: Path, mon
     cache = FrameCache.open(tmp_path)
     problems = cache.verify()
     assert len(problems) == 3
-    assert any("shard-00001.npy is damaged or too short" in problem for problem in problems)
+    assert any("shard-00001.npy is corrupt or truncated" in problem for problem in problems)
     assert any("shard-00002.npy is missing" in problem for problem in problems)
     assert any("delete shard-00000.json" in problem for problem in problems)
     lost = json.loads((tmp_path / "shard-00002.json").read_text())["videos"][0]["id"]
@@ -269,5 +269,5 @@ def test_damage_is_found_and_mended(videos: dict[str, Path], tmp_path: Path, mon
 
 @pytest.mark.parametrize("plan", [(0, 8), (4, 0), (4, 8, -1.0), (4, 8, float("nan")), (4, 8, 0.0, "all")])
 def test_bad_plans_are_refused(plan: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"must be 1 or more|is not allowed"):
+    with pytest.raises(ValueError, match=r"must be "):
         CachePlan(*plan)

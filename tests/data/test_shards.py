@@ -44,7 +44,7 @@ def test_leftovers_are_removed_and_shards_kept(tmp_path: Path) -> None:
     tidy(tmp_path, 4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.json", "shard-00000.npy"]
     assert shard_problem(tmp_path, "shard-00000", 5, 4) is None
-    assert "not what its index says" in str(shard_problem(tmp_path, "shard-00000", 6, 4))
+    assert "unlike its index" in str(shard_problem(tmp_path, "shard-00000", 6, 4))
 
 
 @posix
@@ -77,7 +77,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shards.os, "fsync", full)
-    with pytest.raises(CacheError, match="cannot be written: No space left on device; what is complete is kept"):
+    with pytest.raises(CacheError, match="cannot be written: No space left on device; complete shards are kept"):
         fill(tmp_path, [1])
 
 

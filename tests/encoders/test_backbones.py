@@ -333,7 +333,7 @@ def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_fold
     for settings in (["encoder.frame_feature=pooler"], ["encoder.kind=clip"]):
         with pytest.raises(ConfigError, match=r"frame_layers=2 needs kind='pair' and class tokens .*; allowed: 1"):
             pair_config(dinov2_folder, bert_folder, "encoder.frame_layers=2", *settings)
-    with pytest.raises(ValueError, match=r"temporal_init='clip' needs a text transformer .* at least 4 layers"):
+    with pytest.raises(ValueError, match=r"temporal_layers=4 needs a CLIP .* allowed: 0"):
         ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4"))
 
 

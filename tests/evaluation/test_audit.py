@@ -248,7 +248,7 @@ def test_large_sets_are_sampled() -> None:
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match="too few to audit"):
         audit(Features().honest, 2, 5)
-    with pytest.raises(ValueError, match=r"gave scores \[1\] for 60 texts and 60 videos; it must give \[60, 60\]"):
+    with pytest.raises(ValueError, match=r"60 texts and 60 videos must be \[60, 60\], got \[1\]"):
         audit(lambda texts, videos: torch.zeros(1), 60, 60)
     with pytest.raises(ValueError, match="sample = 2"):
         audit(Features().honest, 5, 5, sample=2)

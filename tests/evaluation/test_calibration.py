@@ -213,5 +213,5 @@ def test_the_same_score_means_less_in_a_larger_library() -> None:
 def test_too_little_to_learn_from() -> None:
     with pytest.raises(EvaluationError, match="at least 4"):
         calibrate(Queries.captions(torch.eye(3), torch.arange(3), torch.zeros(3, 2)))
-    with pytest.raises(EvaluationError, match="ended alike"):
+    with pytest.raises(EvaluationError, match="same outcome"):
         calibrate(Queries.captions(torch.zeros(8, 4), torch.arange(8) % 4, torch.zeros(8, 2)))

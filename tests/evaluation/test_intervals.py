@@ -111,5 +111,5 @@ def test_wrong_input_is_refused() -> None:
         bootstrap(ranks, torch.arange(3))
     with pytest.raises(ValueError, match="whole numbers"):
         bootstrap(ranks, torch.zeros(4))
-    with pytest.raises(ValueError, match="resamples = 1 is not allowed"):
+    with pytest.raises(ValueError, match="resamples = 1 must be at least 2"):
         bootstrap(ranks, torch.arange(4), resamples=1)

@@ -96,9 +96,9 @@ def test_permuting_texts_and_videos_changes_nothing() -> None:
 def test_wrong_input_is_refused() -> None:
     with pytest.raises(ValueError, match="3 whole numbers, one per text"):
         retrieval_metrics(torch.zeros(3, 2), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="allowed: captions, videos"):
+    with pytest.raises(ValueError, match="must be captions or videos"):
         retrieval_metrics(torch.zeros(2, 2), torch.tensor([0, 1]), "video")
     with pytest.raises(ValueError, match="must be a matrix"):
         retrieval_metrics(torch.zeros(2), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="outside the 2 videos"):
+    with pytest.raises(ValueError, match="indices of the 2 videos"):
         retrieval_metrics(torch.zeros(3, 2), torch.tensor([0, 1, 2]))

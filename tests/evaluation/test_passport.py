@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from prota.ranking import rank_of_target
 def example(**changes: Any) -> Passport:
     scores, pairs = torch.randn(20, 20), torch.arange(20)
     values: dict[str, Any] = {
-        "metrics": retrieval_metrics(scores, pairs).as_dict(),
+        "metrics": asdict(retrieval_metrics(scores, pairs)),
         "intervals": {"text_to_video": bootstrap(rank_of_target(scores, pairs), pairs, 50)},
         "split": "msrvtt-9k test",
         "split_hash": "ab12",
@@ -96,7 +96,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("config", [{"path": Path("x")}, {"value": float("nan")}])
 def test_what_json_cannot_hold_is_refused(tmp_path: Path, config: dict[str, Any]) -> None:
-    with pytest.raises(PassportError, match="cannot be written as JSON"):
+    with pytest.raises(PassportError, match="cannot write the result as JSON"):
         example(config=config).write(tmp_path / "result.json")
     assert not list(tmp_path.iterdir())
 
@@ -122,7 +122,7 @@ def damaged(text: str, **changes: Any) -> str:
         ({"queries": "20"}, "queries: .*valid integer"),
         ({"surprise": 1}, "surprise: "),
         ({"metrics": {}}, "metrics must have text_to_video and video_to_text"),
-        ({"intervals": {"sideways": {}}}, "allowed: text_to_video, video_to_text"),
+        ({"intervals": {"sideways": {}}}, "must be of text_to_video, video_to_text"),
         ({"candidates": "frames"}, "candidates: .*'captions' or 'videos'"),
         ({"checkpoint": {"path": "x"}}, r"checkpoint\.rule: "),
     ],
@@ -144,7 +144,7 @@ def test_files_that_are_no_records(tmp_path: Path) -> None:
         Passport.read(tmp_path)
     for content in (b'{"format": ', b"\xff\xfe\x00"):
         path.write_bytes(content)
-        with pytest.raises(PassportError, match="is not JSON"):
+        with pytest.raises(PassportError, match="is not valid JSON"):
             Passport.read(path)
     path.write_text("[]")
     with pytest.raises(PassportError, match="is not a result of prota"):
@@ -216,9 +216,6 @@ def test_the_fingerprint_is_that_of_the_weights(tmp_path: Path) -> None:
     weights = tmp_path / "model" / "model.safetensors"
     expected = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert fingerprint(tmp_path / "model") == fingerprint(weights) == expected
-    record = CheckpointRecord.of(tmp_path / "model", "last", step=7)
-    assert record == CheckpointRecord(str(tmp_path / "model"), "last", 7, expected)
-    assert CheckpointRecord.of(tmp_path / "model", "last", step=7, missing={"train": 2}).missing == {"train": 2}
     with pytest.raises(WeightsError, match="give the folder of a saved model"):
         fingerprint(tmp_path)
 
@@ -261,5 +258,5 @@ def test_names_are_not_taken_for_markup() -> None:
 
 
 def test_metrics_of_another_shape_are_refused() -> None:
-    with pytest.raises(PassportError, match=r"give RetrievalMetrics.as_dict\(\)"):
+    with pytest.raises(PassportError, match="metrics must have text_to_video"):
         example(metrics={"text_to_video": {"r1": 1.0}, "video_to_text": {"r1": 1.0}})

@@ -1,4 +1,4 @@
-"""From a checkpoint to a result: what cannot be had is said before the work, not after it."""
+"""From a checkpoint to a result: what are missing is said before the work, not after it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prota.evaluation.report import Evaluation, SystemUnderTest, read_matrix
 
 
 @pytest.mark.parametrize(
-    ("train", "said"), [(None, "has no train split"), (Split("train", (Item("a", ()),)), "no training video has")]
+    ("train", "said"), [(None, "has no train split"), (Split("train", (Item("a", ()),)), "needs training captions")]
 )
 def test_a_query_bank_is_asked_for_before_anything_is_scored(
     train: Split | None, said: str, world_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,7 +39,7 @@ def test_a_query_bank_is_asked_for_before_anything_is_scored(
 def test_targets_that_are_no_list_of_numbers(content: str, tmp_path: Path) -> None:
     np.save(tmp_path / "scores.npy", np.eye(2))
     (tmp_path / "targets.json").write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"targets\.json must be a list of whole numbers, each text's video counted"):
+    with pytest.raises(ValueError, match=r"targets\.json must be a list of integers"):
         read_matrix(tmp_path / "scores.npy", tmp_path / "targets.json")
     (tmp_path / "targets.json").write_text("[1, 0]", encoding="utf-8")
     assert read_matrix(tmp_path / "scores.npy", tmp_path / "targets.json")[1].tolist() == [1, 0]

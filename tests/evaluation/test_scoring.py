@@ -93,10 +93,8 @@ def evaluation(name: str, folder: Path, config: Path) -> Evaluation:
 def sizes(batches: dict[str, int]) -> Any:
     """Batches and blocks of these sizes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "encode_videos", partial(scoring.encode_videos, batch=batches["videos"]))
-        small = partial(scoring.score_texts, batch=batches["texts"])
-        patch.setattr(scoring, "score_texts", small)
-        patch.setattr(report, "score_texts", small)
+        for name, size in batches.items():
+            patch.setattr(scoring, f"{name.upper()}_AT_ONCE", size)
         yield
 
 
@@ -268,5 +266,5 @@ def test_torchrun_gives_the_metrics_of_one_process(models: Path, world_config: P
     assert process.returncode == 0, errors
     assert output.count("passed") == 9
     subject = evaluation("plain", models, world_config)
-    alone, _ = subject.run("none", "captions")
+    alone = subject.result(subject.measure())
     assert json.loads((tmp_path / "result.json").read_text())["metrics"] == alone.metrics

@@ -73,7 +73,7 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(FigureError, match="at least two runs"):
         group_runs([good], (), condition)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FigureError, match="empty is not a run"):
+    with pytest.raises(FigureError, match="empty is not a training run"):
         group_runs([good, tmp_path / "empty"], (), condition)
     unlogged = write_run(tmp_path / "unlogged")
     (unlogged / "log.jsonl").unlink()
@@ -83,10 +83,10 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(FigureError, match="no training step"):
         read_log(unlogged)
     (unlogged / "log.jsonl").write_text('{"step": 1, "total": 2}\n', encoding="utf-8")
-    with pytest.raises(FigureError, match="was not written by this version of prota: 'margin'"):
+    with pytest.raises(FigureError, match="is of another version of prota: 'margin'"):
         margin_of(group_runs([unlogged, write_run(tmp_path / "b", "loss.beta=0")], (), condition)[0])
     (unlogged / "log.jsonl").write_text('{"step": 1, "total": 2, "margin": NaN}\n', encoding="utf-8")
-    with pytest.raises(FigureError, match="went wrong"):
+    with pytest.raises(FigureError, match="training failed"):
         margin_of(group_runs([unlogged, tmp_path / "b"], (), condition)[0])
 
 

@@ -80,7 +80,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FigureError, match=r"a figure is one of \.png, \.svg"):
+    with pytest.raises(FigureError, match=r"must end in \.png or \.svg"):
         render(example, tmp_path / "a.jpeg")
 
 

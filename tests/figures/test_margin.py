@@ -44,7 +44,7 @@ def test_margins_of_many_sizes_are_drawn_on_a_logarithmic_scale(tmp_path: Path) 
 
 def test_runs_without_validation_or_margin_are_named(tmp_path: Path) -> None:
     good = write_run(tmp_path / "good")
-    with pytest.raises(FigureError, match="blind has not been validated yet"):
+    with pytest.raises(FigureError, match="blind has no validation yet"):
         collect([good, write_run(tmp_path / "blind", "loss.eta=0", validations=False)])
-    with pytest.raises(FigureError, match="give a run of preset prota"):
+    with pytest.raises(FigureError, match="use a run of preset prota"):
         collect([write_run(tmp_path / "p", preset="dpa"), write_run(tmp_path / "q", preset="lda")])

@@ -56,9 +56,9 @@ def test_any_words_will_do_with_a_video(gaussians: RankedSplit) -> None:
 def test_what_is_not_there_is_named(gaussians: RankedSplit) -> None:
     ids = gaussians.split.video_ids
     for arguments, said in (
-        (("no such words", None, None), "is not a caption of the test split: give --video too"),
-        ((None, "gone", None), "gone is not among the 7 test videos"),
-        ((None, None, "gone"), "gone is not among the 7 test videos"),
+        (("no such words", None, None), "is not a caption of the test split: pass --video too"),
+        ((None, "gone", None), "gone is not one of the 7 test videos"),
+        ((None, None, "gone"), "gone is not one of the 7 test videos"),
         (("any words", ids[0], ids[0]), "is the caption's own video"),
         (("  ", ids[0], None), "the caption is empty"),
     ):

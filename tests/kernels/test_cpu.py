@@ -118,11 +118,11 @@ def test_extreme_sharpness(lambda_: float | str, similarity: str) -> None:
 
 
 @pytest.mark.parametrize("similarity", ["squared", "offset", "printed"])
-@pytest.mark.parametrize("log_var", [-10.0, 0.0, 4.0, 9.0])
+@pytest.mark.parametrize("log_var", [-10.0, 0.0, 4.0])
 def test_extreme_spreads(similarity: str, log_var: float) -> None:
     """Wide Gaussians that differ little: the kernel sums squared differences, so that nothing cancels."""
     config = ScoreConfig(similarity=similarity)
-    head = ScoreHead(64, config, DistributionConfig(log_var_max=15.0, log_var_init=log_var)).double()
+    head = ScoreHead(64, config, DistributionConfig(log_var_init=log_var)).double()
     for side in (head.text, head.video):
         assert side.gaussian is not None
         torch.nn.init.normal_(side.gaussian.log_var[-1].weight, std=1e-3)

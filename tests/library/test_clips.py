@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from prota.errors import UsageError
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
@@ -30,7 +31,7 @@ def test_clips_and_stretches_are_told_apart(tmp_path: Path) -> None:
     odd = tmp_path / "x@1-2"
     odd.touch()
     assert parse_clip(str(odd)) == ClipRange(odd)
-    with pytest.raises(LibraryError, match="ends before it starts"):
+    with pytest.raises(UsageError, match="ends before it starts"):
         parse_clip("a.mp4@5-5")
 
 

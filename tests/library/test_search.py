@@ -229,7 +229,7 @@ def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
     (tmp_path / "v").mkdir()
     library = Library(tmp_path / "lib", toy_model())
     library.index(tmp_path / "v")
-    assert library.search("anything") == []
+    assert library.search("anything").hits == []
 
 
 def test_opening_by_the_models_own_name(tmp_path: Path) -> None:

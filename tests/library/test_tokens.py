@@ -11,7 +11,7 @@ from prota.config.model import Config, EncoderConfig
 from prota.library.indexing.reading import ReadRequest, read_video
 from prota.library.segments import SegmentPlan
 from prota.library.tokens import encode_video, encode_videos, stamp_of
-from tests.library.worlds import toy_model, write_clips
+from tests.library.worlds import broken_model, toy_model, write_clips
 from tests.small_world import write_colour_clip
 
 
@@ -35,7 +35,7 @@ def test_videos_encoded_together_are_what_they_are_alone(tmp_path: Path) -> None
 
 
 def test_what_half_precision_cannot_hold_is_not_stored(tmp_path: Path) -> None:
-    model = toy_model(0, "distribution.log_var_max=12", "distribution.log_var_init=11.5")
+    model = broken_model()
     (path,) = write_clips(tmp_path, "red-left").values()
     content = read_video(ReadRequest(path, SegmentPlan(frames=3), 32))
     with pytest.raises(ValueError, match="cannot be stored"):

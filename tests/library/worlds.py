@@ -21,6 +21,14 @@ def toy_model(seed: int = 0, *overrides: str) -> ProTA:
     return ProTA.from_config(Config.build("prota", "toy", ["encoder.frames=4", *overrides])).eval()
 
 
+def broken_model() -> ProTA:
+    """One whose tokens are not finite."""
+    model = toy_model()
+    with torch.no_grad():
+        model.video_encoder.tower.projection.weight.fill_(torch.inf)
+    return model
+
+
 def encoded(view: View, text: str) -> Query:
     """One text as a query."""
     (query,) = view.encode([text])

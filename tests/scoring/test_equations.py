@@ -147,8 +147,9 @@ def test_eq_9_gaussian_head() -> None:
     close(start.mean, tokens.embeddings)
     plain = GaussianHead(4, DistributionConfig(mean="plain"))
     close(plain(tokens).mean, plain.mean(tokens.embeddings))
-    clamped = GaussianHead(4, DistributionConfig(log_var_min=-4, log_var_max=-4))(tokens)
-    close(clamped.log_var, torch.full((1, 3, 4), -4.0))
+    for bias, clamped in ((99.0, 4.0), (-99.0, -10.0)):
+        torch.nn.init.constant_(plain.log_var[-1].bias, bias)
+        close(plain(tokens).log_var, torch.full((1, 3, 4), clamped))
 
 
 @pytest.mark.parametrize("start", [-10.5, -9.0, 3.0, 4.5])

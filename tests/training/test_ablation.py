@@ -36,10 +36,10 @@ def test_what_is_there_is_read_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "override", "said"),
     [
-        ("main", "train.seed=3", "train.seed is what tells the runs of a row apart"),
-        ("main", "train={epochs=1, seed=3}", "train.seed is what tells the runs of a row apart"),
-        ("kernels", "score.kernels=3", "score.kernels is what tells the rows of an ablation apart"),
-        ("temperature", "score.xi=20", "score.xi is what tells the rows of an ablation apart"),
+        ("main", "train.seed=3", "train.seed cannot be overridden"),
+        ("main", "train={epochs=1, seed=3}", "train.seed cannot be overridden"),
+        ("kernels", "score.kernels=3", "score.kernels cannot be overridden"),
+        ("temperature", "score.xi=20", "score.xi cannot be overridden"),
     ],
 )
 def test_what_rows_and_runs_set_themselves_is_refused(table: str, override: str, said: str, tmp_path: Path) -> None:

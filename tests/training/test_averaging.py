@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_restored_average_goes_on_bit_for_bit() -> None:
 
 def test_weights_of_other_parameters_are_refused() -> None:
     average = WeightAverage(model(), 0.9)
-    with pytest.raises(ValueError, match="of other parameters than those that learn"):
+    with pytest.raises(ValueError, match="do not match the trained parameters"):
         average.restore({"0.weight": torch.zeros(2, 3)})
 
 
@@ -148,7 +149,7 @@ def test_an_average_changes_what_is_saved_and_not_what_is_learned(
     experiment = RunFolder(averaged).experiment()
     split = load_benchmark(experiment.data).split("val")
     scored = score_split(model, ClipReader(open_cache(experiment), experiment, split), split)
-    assert retrieval_metrics(scored.scores, scored.video_of_text).as_dict() == validations(averaged)[-1]
+    assert asdict(retrieval_metrics(scored.scores, scored.video_of_text)) == validations(averaged)[-1]
 
 
 @pytest.mark.parametrize("stop_after", [1, 4, 6])
@@ -204,7 +205,7 @@ def test_runs_of_two_seeds_have_no_mean() -> None:
     with torch.no_grad():
         other.video_encoder.temporal.load_state_dict(apart.video_encoder.temporal.state_dict())
     before = state(first)
-    with pytest.raises(ValueError, match=r"did not begin from the same weights \(video_encoder\.temporal.*train\.seed"):
+    with pytest.raises(ValueError, match=r"different initial weights \(video_encoder\.temporal.*train\.seed"):
         mean_model([first, learned(2), other])
     assert_equal(state(first), before)
 
@@ -225,12 +226,12 @@ def test_weights_that_mean_different_things_have_no_mean() -> None:
     for layer in copied.video_encoder.modules():
         if isinstance(layer, TemporalLayer):
             layer.mlp.quick = False
-    with pytest.raises(ValueError, match="temporal transformers have different activations"):
-        mean_model([toy_model(0, "encoder.temporal_init=random"), copied])
+    with pytest.raises(ValueError, match="different activation functions"):
+        mean_model([toy_model(0), copied])
     # Where towers came from does not matter either, if they are alike.
     elsewhere = toy_model(0)
     elsewhere.config = Config.build("prota", "toy", ["encoder.frames=4", "encoder.vision=elsewhere"])
     assert_equal(state(mean_model([toy_model(), elsewhere])), state(toy_model()))
     elsewhere.text_encoder.tower.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
-    with pytest.raises(ValueError, match="towers are of different kinds"):
+    with pytest.raises(ValueError, match="different architectures of the towers"):
         mean_model([toy_model(), elsewhere])

@@ -19,9 +19,7 @@ def test_features_are_the_towers_and_progress_is_told(world_config: Path, monkey
     experiment = Experiment.load(world_config)
     model, cache = ProTA.from_config(experiment.model).eval(), open_cache(experiment)
     told: list[tuple[int, int]] = []
-    clips = FeatureClips(
-        model, cache, cache.ids[:12], precision="fp32", progress=lambda done, total: told.append((done, total))
-    )
+    clips = FeatureClips(model, cache, cache.ids[:12], progress=lambda done, total: told.append((done, total)))
     assert told == [(0, 12), (5, 12), (10, 12), (12, 12)]
     assert cache.ids[11] in clips
     assert cache.ids[12] not in clips

@@ -83,7 +83,7 @@ class NoClips:
 
 def source(name: str, videos: int, batch: int, share: float) -> Source:
     items = tuple(Item(f"{name}{number}", (f"caption {number}",)) for number in range(videos))
-    experiment = Experiment.build(backbone="toy", overrides=[f"train.batch_size={batch}", "train.captions=one"])
+    experiment = Experiment.build(backbone="toy", overrides=[f"train.batch_size={batch}", "train.captions_per_video=1"])
     return Source(name, experiment, Split("train", items), "", 0, NoClips(), share)  # type: ignore[arg-type]
 
 
@@ -157,7 +157,7 @@ def test_tags_choose_captions_and_pictures(world_config: Path, pictures: list[st
     settings = [*pictures, f'{SOURCE}.tags=["human"]']
     trainer = TrainingLoop(Experiment.load(world_config, settings), RunFolder(tmp_path), ALONE)
     assert {item.captions for item in trainer.sources[1].split.items} == {(f"a {colour} wall",) for colour in COLOURS}
-    with pytest.raises(DataError, match=r"tag cat; there are: human:a, machine"):
+    with pytest.raises(DataError, match=r"tag cat; tags: human:a, machine"):
         TrainingLoop(Experiment.load(world_config, [*pictures, f'{SOURCE}.tags=["cat"]']), RunFolder(tmp_path), ALONE)
 
 
@@ -191,7 +191,7 @@ def test_sources_that_cannot_be_learned_from(world_config: Path, pictures: list[
             TrainingLoop(Experiment.load(world_config, [*pictures, *settings]), RunFolder(tmp_path / "run"), ALONE)
 
     refused(ConfigError, r"shares of sources pictures, more add up to 1\.1", f"{SOURCE}.share=0.9", *more())
-    refused(DataError, r"sources\.pictures: .*nowhere\.jsonl is not there", f"{SOURCE}.captions=nowhere.jsonl")
+    refused(DataError, r"sources\.pictures: .*nowhere\.jsonl does not exist", f"{SOURCE}.captions=nowhere.jsonl")
     refused(DataError, r"sources\.pictures: there is no frame cache", f"{SOURCE}.cache={tmp_path / 'empty'}")
     refused(ConfigError, r"sources\.pictures\.captions", f"{SOURCE}.captions=3")
     # Without a folder of its own a source's videos are those of [data].
@@ -200,7 +200,7 @@ def test_sources_that_cannot_be_learned_from(world_config: Path, pictures: list[
     cache = Experiment.load(world_config).data.cache
     refused(
         DataError,
-        r"1 of its videos are to be tested or validated with \(red-left\)",
+        r"1 of its videos are test or validation videos \(red-left\)",
         *(f"{SOURCE}.captions={tmp_path / 'own.csv'}", f"{SOURCE}.videos={videos}", f"{SOURCE}.cache={cache}"),
         *(f"{SOURCE}.cache_size=32", f"{SOURCE}.batch_size=2"),
     )
@@ -220,7 +220,7 @@ def test_a_picture_that_cannot_be_read_is_named(world_config: Path, tmp_path: Pa
     assert result.exit_code == 0
     assert "quarantined p4: " in result.output
     assert "31 of 32 videos found" in result.output
-    with pytest.raises(DataError, match=r"sources\.pictures: of 32 train videos 2 cannot be had"):
+    with pytest.raises(DataError, match=r"sources\.pictures: of 32 train videos 2 are missing"):
         train(world_config, tmp_path / "run", *settings)
     train(world_config, tmp_path / "run", *settings, "train.epochs=1", allow_missing=2)
 
@@ -229,7 +229,7 @@ def test_without_sources_a_run_is_what_it_was(world_config: Path) -> None:
     experiment = Experiment.load(world_config)
     assert (experiment.sources, experiment.share) == ({}, 1.0)
     one = source("a", 11, 3, 1.0)
-    assert one.batches(2) == epoch_batches(one.split, 3, captions="one", seed=0, epoch=2)
+    assert one.batches(2) == epoch_batches(one.split, 3, per_video=1, seed=0, epoch=2)
     assert Schedule([one], 5).ends == [3, 6, 9, 12, 15]
     assert torch.equal(
         torch.tensor([Schedule([one], 5).place(step).epoch for step in range(15)]), torch.arange(15) // 3

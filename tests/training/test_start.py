@@ -13,9 +13,10 @@ from prota import ProTA
 from prota.cli import app
 from prota.config.base import ConfigError
 from prota.config.experiment import Experiment
-from prota.evaluation.passport import Passport, fingerprint
+from prota.evaluation.passport import Passport
 from prota.evaluation.report import Evaluation, SystemUnderTest
 from prota.model.folder import ModelFolderError
+from prota.model.weights import fingerprint
 from prota.runs import config_of, find_checkpoint
 from prota.training.checkpoint import RunFolder
 from prota.training.trainer import TrainingLoop
@@ -64,7 +65,8 @@ def test_settings_come_from_the_model_where_the_config_has_none(
     # What a checkpoint and a result say of it.
     weights = fingerprint(find_checkpoint(first)[0])
     system = SystemUnderTest.load(tmp_path / "run", None, torch.device("cpu"))
-    passport, _ = Evaluation(system, "test").run("none", "captions")
+    evaluation = Evaluation(system, "test")
+    passport = evaluation.result(evaluation.measure())
     passport.write(tmp_path / "result.json")
     assert passport.checkpoint is not None
     assert passport.checkpoint.started_from == {"model": str(first), "fingerprint": weights}
@@ -87,7 +89,7 @@ def test_a_run_does_not_go_on_from_another_start(first: Path, world_config: Path
     settings = (f"train.start={tmp_path / 'model'}", "train.epochs=1")
     train(world_config, tmp_path / "run", *settings, stop_after=2)
     ProTA.from_config(Experiment.load(world_config).model).save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match="began with"):
+    with pytest.raises(ValueError, match="cannot resume"):
         train(world_config, tmp_path / "run", *settings)
 
 

@@ -95,7 +95,7 @@ def test_the_cache_takes_pictures_beside_videos(tmp_path: Path, world_config: Pa
     assert (report.decoded, report.quarantined) == (2, {})
     cache = FrameCache.open(tmp_path / "cache")
     assert cache.frames("picture").shape == (1, 16, 16, 3)
-    assert cache.duration("picture") == 0
+    assert cache.entry("picture").duration == 0
     assert len(cache.frames("clip")) > 1
 
 

@@ -23,7 +23,7 @@ WORKERS ?= 2
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test check setup browser lint types pytest fast windows numerics bench format clean
+.PHONY: demo test check setup browser lint types pytest fast windows numerics docs bench format clean
 
 test: lint types pytest
 
@@ -87,6 +87,12 @@ numerics: setup
 	OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 $(NUMERIC)
 	OPENBLAS_CORETYPE=Nehalem MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default $(NUMERIC)
 
+# The site, in build/site; a dead link or anchor is an error.
+docs: setup
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]' -c constraints.txt
+	$(BIN)/python docs/generate.py build/docs
+	$(BIN)/zensical build --strict --clean
+
 bench: setup
 	$(BIN)/python benchmarks/score.py
 
@@ -95,4 +101,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(DEMO) build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up from nothing: Python 3.11+ and make are all they need.
 PYTHON ?= python3
 VENV   := .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
 # uv does not read pip's folder of local wheels; a space-separated list there is a comma-separated one here.
 empty :=
@@ -23,7 +23,7 @@ WORKERS ?= 2
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test check setup browser lint types pytest fast windows numerics docs bench format clean
+.PHONY: demo test check setup browser lint types pytest fast coverage windows numerics docs bench format clean
 
 test: lint types pytest
 
@@ -73,6 +73,10 @@ pytest: browser
 FAST := -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or train)"
 fast: setup
 	$(BIN)/pytest $(FAST)
+
+# Which lines the tests run.
+coverage: browser
+	$(BIN)/pytest -n $(WORKERS) --cov
 
 # The types, and the fast tests, as on Windows: without the calls that it lacks.
 windows: setup

@@ -108,3 +108,8 @@ def test_the_reference_has_every_route() -> None:
     routes = re.findall(r"^## (GET|POST) (\S+)$", generate.PAGES["reference/http.md"](), flags=re.MULTILINE)
     assert ("GET", "/api/v1/search") in routes
     assert ("GET", "/metrics") in routes
+
+
+def test_there_is_one_version() -> None:
+    citation = (REPOSITORY / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, flags=re.MULTILINE) == [prota.__version__]

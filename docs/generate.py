@@ -44,15 +44,15 @@ def api() -> str:
     for name in sorted(prota.__all__, key=str.lower):
         found = getattr(prota, name)
         if inspect.isclass(found):
-            parts.append(f"## {name}\n\n{_signature(name, found)}{_docstring(found)}")
+            parts.append(f"## `{name}`\n\n{_signature(name, found)}{_docstring(found)}")
             parts += [
-                f"### {name}.{member}\n\n{_signature(f'{name}.{member}', value)}{_docstring(value)}"
+                f"### `{name}.{member}`\n\n{_signature(f'{name}.{member}', value)}{_docstring(value)}"
                 for member, value in _members(found)
             ]
         elif callable(found):
-            parts.append(f"## {name}\n\n{_signature(name, found)}{_docstring(found)}")
+            parts.append(f"## `{name}`\n\n{_signature(name, found)}{_docstring(found)}")
         else:
-            parts.append(f"## {name}\n\n`{name} = {found!r}`\n")
+            parts.append(f"## `{name}`\n\n`{name} = {found!r}`\n")
     return "\n".join(parts)
 
 
@@ -74,11 +74,17 @@ def _signature(name: str, found: Any) -> str:
     except ValueError:
         return ""
     kept = [_short(parameter) for parameter in given.parameters.values() if parameter.name not in ("self", "cls")]
-    short = str(given.replace(parameters=kept)).replace("'", "")
-    if len(short) < 100 - len(name):
-        return f"```python\n{name}{short}\n```\n\n"
-    listed = "".join(f"    {parameter},\n".replace("'", "") for parameter in _with_star(kept))
-    return f"```python\n{name}(\n{listed})\n```\n\n"
+    whole = f"{name}{_plain(given.replace(parameters=kept))}"
+    if len(whole) > 100:
+        whole = "\n    ".join([f"{name}(", *(f"{_plain(each)}," for each in _with_star(kept))]) + "\n"
+        whole += _plain(given.replace(parameters=[])).removeprefix("(")
+    return f"```python\n{whole}\n```\n\n"
+
+
+def _plain(part: object) -> str:
+    """Annotations without quotes and modules."""
+    unquoted = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(part)).replace("Ellipsis", "...")
+    return re.sub(r"(: |-> |\[|\| )(?:[a-z_]\w*\.)+", r"\1", unquoted)
 
 
 def _short(parameter: inspect.Parameter) -> inspect.Parameter:

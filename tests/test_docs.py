@@ -94,7 +94,7 @@ def test_tables_of_results_are_those_of_their_passports() -> None:
 
 def test_the_reference_has_every_name_command_and_setting() -> None:
     api, settings, cli = (generate.PAGES[f"reference/{name}.md"]() for name in ("api", "settings", "cli"))
-    assert set(re.findall(r"^## (\w+)$", api, flags=re.MULTILINE)) == set(prota.__all__)
+    assert set(re.findall(r"^## `(\w+)`$", api, flags=re.MULTILINE)) == set(prota.__all__)
     for section in Experiment.model_fields:
         assert re.search(rf"^## {section}\b", settings, flags=re.MULTILINE), section
     for field in Experiment.model_fields["train"].annotation.model_fields:  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ WORKERS ?= 2
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test check setup browser lint types pytest fast coverage windows numerics docs bench format clean
+.PHONY: demo test check setup browser lint types pytest fast coverage windows numerics docs pictures bench format clean
 
 test: lint types pytest
 
@@ -96,6 +96,10 @@ docs: setup
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]' -c constraints.txt
 	$(BIN)/python docs/generate.py build/docs
 	$(BIN)/zensical build --strict --clean
+
+# README's recording and the pictures of the page, from the real ones.
+pictures: browser
+	$(BIN)/python docs/record.py
 
 bench: setup
 	$(BIN)/python benchmarks/score.py

@@ -76,6 +76,18 @@ def ready(address: str) -> bool:
         return False
 
 
+def show_second(page: Page, second: float) -> None:
+    """Pause the video there. The page forbids eval, which waiting for a condition in the page would need."""
+    video = page.locator("video")
+    shown = "video => !video.seeking && video.readyState >= 2"
+    for action in ("video => video.pause()", f"video => {{ video.currentTime = {second} }}"):
+        while not video.evaluate(shown):
+            sleep(0.1)
+        video.evaluate(action)
+    while not video.evaluate(shown):
+        sleep(0.1)
+
+
 def picture(page: Page) -> Image.Image:
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 
@@ -104,11 +116,7 @@ def main() -> None:
             frames.append((picture(page), 2500))
             small(frames[-1][0]).save(FIGURES / "serve-search.png", optimize=True)
             page.locator(".card").first.locator("a").click()
-            page.wait_for_function("document.querySelector('video').readyState >= 2")
-            page.evaluate("video => { video.pause(); video.currentTime = 3 }", page.query_selector("video"))
-            page.wait_for_function(
-                "(video => !video.seeking && video.readyState >= 2)(document.querySelector('video'))"
-            )
+            show_second(page, 3)
             frames.append((picture(page), 2500))
             page.set_viewport_size({"width": 1100, "height": 1200})
             page.locator("#why-toggle").click()

@@ -13,7 +13,7 @@ RUN pip install --no-cache-dir uv \
  && uv pip install --system --no-cache --compile-bytecode --torch-backend "$TORCH" "/src[serve]" -c /src/constraints.txt \
  && rm -rf /src
 
-RUN useradd --create-home prota
+RUN useradd --create-home prota && mkdir -p /data/library && chown prota /data/library
 USER prota
 WORKDIR /data
 EXPOSE 8000

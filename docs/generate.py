@@ -309,13 +309,16 @@ def with_tables(page: str, folder: Path) -> str:
 
 
 def _results(passports: list[dict[str, Any]]) -> str:
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes = []
     for passport in passports:
         captions = f"{passport['queries']:,} texts, {passport['videos']:,} videos"
         ranked = "" if passport["queries"] == passport["videos"] else f", ranked among {passport['candidates']}"
         for direction, title in _DIRECTIONS.items():
             among = ranked if direction == "video_to_text" else ""
-            rows.append([f"{title}, {captions}{among}", *(_value(passport, direction, metric) for metric in _METRICS)])
+            row = [f"{title}, {captions}{among}", *(_value(passport, direction, metric) for metric in _METRICS)]
+            if row not in rows:
+                rows.append(row)
         environment = passport["environment"]
         hardware, versions = environment["hardware"], environment["versions"]
         command = re.sub(r"^\S*/prota", "prota", environment["command"])

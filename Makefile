@@ -109,4 +109,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(DEMO) build .cache .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

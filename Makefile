@@ -1,7 +1,7 @@
 # `make demo` and `make test` do all of their own set-up from nothing: Python 3.11+ and make are all they need.
 PYTHON ?= python3
 VENV   := .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 
 # uv does not read pip's folder of local wheels; a space-separated list there is a comma-separated one here.
 empty :=
@@ -23,7 +23,7 @@ WORKERS ?= 2
 DEMO   := demo
 MODEL  := prota/models/prota-small/model.safetensors
 
-.PHONY: demo test check setup browser lint types pytest fast windows numerics bench format clean
+.PHONY: demo test check setup browser lint types pytest fast coverage windows numerics docs pictures bench format clean
 
 test: lint types pytest
 
@@ -74,6 +74,10 @@ FAST := -n $(WORKERS) -m "not (browser or interpreter or process or ray or s3 or
 fast: setup
 	$(BIN)/pytest $(FAST)
 
+# Which lines the tests run.
+coverage: browser
+	$(BIN)/pytest -n $(WORKERS) --cov
+
 # The types, and the fast tests, as on Windows: without the calls that it lacks.
 windows: setup
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
@@ -87,6 +91,16 @@ numerics: setup
 	OPENBLAS_CORETYPE=Haswell MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2 $(NUMERIC)
 	OPENBLAS_CORETYPE=Nehalem MKL_CBWR=COMPATIBLE ATEN_CPU_CAPABILITY=default $(NUMERIC)
 
+# The site, in build/site; a dead link or anchor is an error.
+docs: setup
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]' -c constraints.txt
+	$(BIN)/python docs/generate.py build/docs
+	$(BIN)/zensical build --strict --clean
+
+# README's recording and the pictures of the page, from the real ones.
+pictures: browser
+	$(BIN)/python docs/record.py
+
 bench: setup
 	$(BIN)/python benchmarks/score.py
 
@@ -95,4 +109,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(DEMO) build .cache .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

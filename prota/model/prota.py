@@ -150,7 +150,7 @@ class ProTA(nn.Module):
         return self.head.explain(text, video)
 
     def use_int8(self) -> ProTA:
-        """Let the encoders multiply in int8 from now on: faster on a CPU (docs/results.md), no longer to be trained.
+        """Let the encoders multiply in int8: faster on a CPU (docs/results/kernels.md), no longer to be trained.
 
         Of a model that is stored as int8 the weights stay what they are; inputs are rounded too, token by token.
         """

@@ -23,7 +23,6 @@ __all__ = ["FINE_TUNING", "Trainer"]
 FINE_TUNING: dict[str, Any] = {
     "epochs": 10,
     "batch_size": 64,
-    "captions": "one",
     "captions_per_video": 2,
     "lr_vision": 0.0,
     "lr_text": 3e-5,

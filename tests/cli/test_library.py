@@ -249,7 +249,7 @@ def test_ctrl_c_keeps_what_was_finished(world: Path, tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_searchable_or_listed_with_a_reason(shared: Path, tmp_path: Path) -> None:
-    """As `python -m tests.library.mutants` does it with 200; see docs/results.md."""
+    """As `python -m tests.library.mutants` does it with 200; see docs/experiments/corrupt-files.md."""
     files = write_mutants(shared / "data" / "decode_tests", tmp_path / "videos", 12)
     outcome = index_mutants(files, tmp_path, limit=LIMIT)
     assert outcome.problems == []

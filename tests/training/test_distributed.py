@@ -9,7 +9,7 @@ import pytest
 from prota.runtime import ALONE, start_world
 
 
-def test_every_item_is_one_processs() -> None:
+def test_every_item_is_one_process_s() -> None:
     for count in range(12):
         for size in range(1, 15):
             parts = [list(replace(ALONE, rank=rank, size=size).part(count)) for rank in range(size)]

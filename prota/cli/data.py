@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import ConfigFile, Overrides, StartModel, Timeout, Workers, cores, load_experiment
+from prota.cli.commands import App
+from prota.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    StartModel,
+    Timeout,
+    Workers,
+    cores,
+    load_experiment,
+    print_json,
+    require_config,
+    write_json,
+)
 from prota.cli.progress import progress
 
 if TYPE_CHECKING:
     from prota.config.experiment import Experiment
+    from prota.data.doctor import Inventory
     from prota.data.splits import Split
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look at a benchmark's files, and decode its videos once.", no_args_is_help=True)
+app = App(help="Check the files of a benchmark and decode its videos.", no_args_is_help=True)
 
 
 @app.command()
@@ -27,17 +40,18 @@ def check(
     overrides: Overrides = None,
     workers: Workers = 0,
     timeout: Timeout = 60.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="also write the inventory to this file")] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="also write all names and reasons as JSON; -: print it"),
+    ] = None,
 ) -> None:
-    """Inventory of a benchmark: found, missing, corrupt, too short, duplicated, named twice, without captions.
+    """List the videos of a benchmark that are missing, corrupt, too short, duplicated or without captions.
 
-    Exit code 1 where anything is wrong.
+    Exit status 1 if there are any.
     """
-    from rich.console import Console
-
+    require_config(config)
     from prota.data.benchmarks import load_benchmark
     from prota.data.doctor import check as inspect
-    from prota.data.splits import examples
 
     experiment = load_experiment(config, overrides)
     benchmark = load_benchmark(experiment.data)
@@ -49,19 +63,28 @@ def check(
             timeout=timeout,
             on_progress=lambda done, total: update(done, total),
         )
+    if str(json_file) != "-":
+        _show(inventory)
+    if json_file is not None:
+        write_json(inventory.as_dict(), json_file)
+    elif not inventory.complete:
+        typer.echo("--json FILE writes all names and reasons")
+    if not inventory.complete:
+        raise typer.Exit(1)
+
+
+def _show(inventory: Inventory) -> None:
+    from rich.console import Console
+
+    from prota.data.splits import examples
+
     Console().print(inventory.table())
     for split in inventory.splits:
         for what, videos in (("missing", split.missing), ("corrupt", split.corrupt), ("too short", split.too_short)):
             if videos:
                 typer.echo(f"{split.name}, {what}: {examples(videos)}")
         for reason in list(split.corrupt.values())[:1]:
-            typer.echo(f"  the first because: {reason}")
-    if json_file is not None:
-        json_file.write_text(json.dumps(inventory.as_dict(), indent=2) + "\n", encoding="utf-8")
-    elif not inventory.complete:
-        typer.echo("--json FILE writes all names and reasons")
-    if not inventory.complete:
-        raise typer.Exit(1)
+            typer.echo(f"  reason of the first: {reason}")
 
 
 @app.command()
@@ -70,10 +93,12 @@ def prepare(
     overrides: Overrides = None,
     workers: Workers = 0,
     timeout: Timeout = 60.0,
-    retry: Annotated[bool, typer.Option(help="try quarantined videos again")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="retry quarantined videos")] = False,
     start: StartModel = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Decode every video and picture once into the frame caches; resumes where it was stopped."""
+    """Decode all videos and pictures into the frame caches. The same command resumes."""
+    require_config(config)
     from prota.data.benchmarks import load_benchmark, load_source
     from prota.data.doctor import require_disjoint
 
@@ -82,19 +107,31 @@ def prepare(
         for field in ("cache", "videos"):
             if not getattr(data, field):
                 raise typer.BadParameter(
-                    f"{section}.{field} is not set: give the folder in {config} or with -s {section}.{field}=…"
+                    f"{section}.{field} is not set; give the folder in {config} or with -s {section}.{field}=…"
                 )
     benchmark = load_benchmark(experiment.data)
     paths = _find(experiment, benchmark.splits)
     require_disjoint(benchmark, paths)
-    _fill(experiment, paths, workers=workers, timeout=timeout, retry=retry)
+    filled = [_fill(experiment, paths, workers=workers, timeout=timeout, retry=retry)]
     for name in experiment.sources:
         own = experiment.of_source(name)
-        _fill(own, _find(own, [load_source(own.data)]), workers=workers, timeout=timeout, retry=retry)
+        found = _find(own, [load_source(own.data)])
+        filled.append(_fill(own, found, workers=workers, timeout=timeout, retry=retry))
+    if as_json:
+        print_json(filled, indent=2)
+        return
+    for cache in filled:
+        quarantined = cache["quarantined"]
+        typer.echo(
+            f"{cache['cache']}: {cache['decoded']} decoded, {cache['kept']} already cached, "
+            f"{len(quarantined)} quarantined"
+        )
+        for video_id, reason in sorted(quarantined.items()):
+            typer.echo(f"  quarantined {video_id}: {reason}")
 
 
 def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
-    """The files of all videos of some splits."""
+    """Find the files of all videos of some splits."""
     from prota.data.splits import DataError
     from prota.data.videos import find_videos
 
@@ -102,13 +139,15 @@ def _find(experiment: Experiment, splits: Sequence[Split]) -> dict[str, Path]:
     found = find_videos(Path(folder).expanduser(), [video for split in splits for video in split.video_ids])
     total = sum(map(len, splits))
     if not found.paths:
-        raise DataError(f"none of the {total} videos is in {folder}: set data.videos to their folder")
-    typer.echo(f"{folder}: {len(found.paths)} of {total} videos found")
+        raise DataError(f"none of the {total} videos is in {folder}; set data.videos to their folder")
+    typer.echo(f"{folder}: {len(found.paths)} of {total} videos found", err=True)
     return found.paths
 
 
-def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeout: float, retry: bool) -> None:
-    """The frame cache of an experiment, and a look at what is in it."""
+def _fill(
+    experiment: Experiment, paths: dict[str, Path], *, workers: int, timeout: float, retry: bool
+) -> dict[str, Any]:
+    """Fill and verify the frame cache of an experiment."""
     from prota.data.frame_cache import CacheError, CachePlan, FrameCache, fill_cache
 
     settings, encoder = experiment.data, experiment.encoder
@@ -126,11 +165,9 @@ def _fill(experiment: Experiment, paths: dict[str, Path], *, workers: int, timeo
                 p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
             ),
         )
-    typer.echo(
-        f"{folder}: {report.decoded} decoded, {report.kept} already there, {len(report.quarantined)} quarantined"
-    )
-    for video_id, reason in sorted(report.quarantined.items()):
-        typer.echo(f"  quarantined {video_id}: {reason}")
     problems = FrameCache.open(folder).verify()
     if problems:
-        raise CacheError(f"{folder} is damaged: {problems[0]}; delete it and prepare again")
+        raise CacheError(f"{folder} is corrupt: {problems[0]}; delete it and prepare again")
+    return {
+        "cache": str(folder), "decoded": report.decoded, "kept": report.kept, "quarantined": dict(report.quarantined),
+    }  # fmt: skip

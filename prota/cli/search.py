@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_lines, show_table
+from prota.cli.options import (
+    Device,
+    LibraryPlace,
+    ModelName,
+    print_json,
+    read_lines,
+    require_library,
+    require_model,
+    require_paths,
+    show_table,
+)
 from prota.errors import ProtaError
 
 if TYPE_CHECKING:
@@ -18,42 +29,54 @@ if TYPE_CHECKING:
 
 __all__ = ["search"]
 
-Words = Annotated[list[str] | None, typer.Argument(help="what the moment shows", show_default=False)]
+_STRETCH = re.compile(r"@[\d.]+-[\d.]+$")
 
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT", help="description of the moment, in English", show_default=False)
+]
 Where = Annotated[
     str | None,
     typer.Option(
-        help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
-        "a picture has the duration 0; of copies, the first one counts"
+        metavar="SQL",
+        help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (or 'video'); pictures "
+        "have the duration 0; of identical files the first one counts",
     ),
 ]
 Like = Annotated[
     str | None,
     typer.Option(
-        help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
+        metavar="FILE",
+        help="search by example: x.jpg, clip.mp4 (its middle) or clip.mp4@12-20 (from second 12 to 20)",
     ),
 ]
 
 
 def search(
     words: Words = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="number of moments to show")] = 10,
     library: LibraryPlace = "library",
     where: Where = None,
     like: Like = None,
-    queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="also show what is no good match")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="show which words matched which seconds")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a query")] = False,
-    open_best: Annotated[bool, typer.Option("--open", help="open the best video at its moment")] = False,
+    queries: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="text file with one query per line; -: standard input")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="score all segments, even in a large library")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="show the contributions of words and frames")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, one line per query")] = False,
+    open_best: Annotated[bool, typer.Option("--open", help="play the best moment")] = False,
     model: ModelName = None,
     device: Device = "auto",
 ) -> None:
-    """Find the moments that some words mean."""
+    """Search the library with a text query, or with a clip or picture.
+
+    Results below the calibrated threshold are listed last, under a line, as weaker matches.
+    """
+    require_library(library)
+    if model is not None:
+        require_model(model)
     texts = _queries(words, queries, like)
     if explain and like is not None:
-        raise typer.BadParameter("--explain shows which words matched, and --like has none")
+        raise typer.BadParameter("--explain needs a text query, not --like")
     from prota.library.library import Library
     from prota.library.records import LibraryError
     from prota.library.search.clips import clip_query, parse_clip
@@ -66,28 +89,27 @@ def search(
     view = Library.open(library, model, str(start_world(device).device), existing=True).view
     best: Hit | None = None
     for text in texts:
-        # One by one: on a CPU, scores of a batch may differ in the last bit.
+        # One at a time: on a CPU, scores of a batch may differ in the last bit.
         (query,) = view.encode([text]) if clip is None else [clip_query(view.model, clip)]
         if query.cut and not as_json:
             length = view.model.text_encoder.length
-            typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
+            typer.echo(f"query truncated to {length} tokens, the limit of the model", err=True)
         (results,) = view.search([query], k, where, exact=exact)
-        hits = results.hits if everything else results.good
-        best = best or (hits[0] if hits else None)
+        best = best or (results.hits[0] if results.hits else None)
         if as_json:
-            print_json(_as_dict(view, results, hits, explain))
-        elif results.hits and not hits:
-            typer.echo(f"no good match for “{query.text}” (--all shows the {len(results.hits)} nearest)")
+            print_json(_as_dict(view, results, explain))
         else:
-            _show(view, results, hits, explain)
+            _show(view, results, explain)
     if open_best and best is not None:
         _open(best)
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
     if [bool(words), file is not None, like is not None].count(True) != 1:
-        raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
+        raise typer.BadParameter("give one of TEXT, --queries FILE and --like FILE")
     if like is not None:
+        if not Path(like).exists():
+            require_paths(_STRETCH.sub("", like))
         return [like]
     texts = [" ".join(words or [])] if file is None else read_lines(file)
     from prota.library.search.queries import words_of
@@ -95,22 +117,21 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
     texts = [text for text in texts if words_of(text)]
     if not texts:
         if file is not None:
-            raise typer.BadParameter(f"{file} has no query: write one a line, in words")
-        raise typer.BadParameter("the query is empty: say in words what the moment shows")
+            raise typer.BadParameter(f"{file} contains no query: write one per line")
+        raise typer.BadParameter("the query is empty: describe the moment in words")
     return texts
 
 
-def _as_dict(view: View, results: Results, hits: list[Hit], explain: bool) -> dict[str, Any]:
-    query, moments = results.query, []
-    for hit in hits:
-        moment = {"path": hit.video.path, "video_id": hit.video.video_id, **hit.fields()}
+def _as_dict(view: View, results: Results, explain: bool) -> dict[str, Any]:
+    query, moments, good = results.query, [], results.good
+    for hit in results.hits:
+        moment = {"path": hit.video.path, "video_id": hit.video.video_id, **hit.fields(), "weaker": hit not in good}
         if explain:
             why = view.explain(query, hit.row)
             moment["words"] = [{"word": word.text, "adds": word.contribution} for word in why.words]
             moment["frames"] = [{"second": round(frame.time, 3), "adds": frame.contribution} for frame in why.frames]
         moments.append(moment)
-    no_good_match = bool(results.hits) and not hits
-    return {"query": query.text, "cut": query.cut, "moments": moments, "no_good_match": no_good_match}
+    return {"query": query.text, "cut": query.cut, "moments": moments, "no_good_match": results.no_good_match}
 
 
 def _clock(seconds: float) -> str:
@@ -120,39 +141,43 @@ def _clock(seconds: float) -> str:
 
 
 def _short(path: str) -> str:
-    """Below the present folder without it, as one would type it."""
+    """A path below the working directory as a relative path."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _show(view: View, results: Results, hits: list[Hit], explain: bool) -> None:
+def _show(view: View, results: Results, explain: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
-    console, text = Console(), escape(results.query.text)
-    if not hits:
+    console, text, good = Console(), escape(results.query.text), results.good
+    if not results.hits:
         console.print(f"nothing found for “{text}”")
         return
     number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
     video = Column("video", overflow="fold")
-    table = Table(number, moment, video, match, score, title=f"“{text}”")
-    for place, hit in enumerate(hits, start=1):
+    table = Table(number, moment, video, match, score, title=f"“{text}”" if good else f"no good match for “{text}”")
+    for place, hit in enumerate(results.hits, start=1):
+        judged = "" if hit.relevance is None else f"{hit.relevance:.0%}"
         table.add_row(
             str(place),
             "picture" if hit.video.kind == "picture" else f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
-            "" if hit.relevance is None else f"{hit.relevance:.0%}",
+            judged if hit in good else f"{judged} weaker",
             f"{hit.score:.3f}",
+            style="" if hit in good else "dim",
+            # A line between good and weaker matches.
+            end_section=place == len(good),
         )
     show_table(table, narrowest=60)
     if explain:
-        for place, hit in enumerate(hits[:3], start=1):
+        for place, hit in enumerate(results.hits[:3], start=1):
             _explain(console, place, hit, view.explain(results.query, hit.row))
 
 
 def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None:
-    """Bars of what words and seconds add; they sum to the score."""
+    """Draw the contributions of words and frames as bars; they add up to the score."""
     from rich.cells import cell_len
     from rich.markup import escape
 
@@ -161,7 +186,7 @@ def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None
     rows += [("the picture" if picture else _clock(frame.time), frame.contribution) for frame in why.frames]
     largest = max(abs(value) for _, value in rows) or 1.0
     width = max(cell_len(name) for name, _ in rows)
-    console.print(f"\n{place}. why, adding up to {why.score:.3f} ({escape(_short(hit.video.path))})")
+    console.print(f"\n{place}. contributions to the score {why.score:.3f} ({escape(_short(hit.video.path))})")
     for name, value in rows:
         bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
         padding = " " * (width - cell_len(name))
@@ -169,7 +194,7 @@ def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None
 
 
 def _open(hit: Hit) -> None:
-    """A video with mpv or vlc at the moment; else, and a picture, with whatever opens its kind here."""
+    """Open a video at its moment with mpv or vlc; without them, or for a picture, use the default application."""
     import shutil
 
     for command in (["mpv", f"--start={hit.start:.1f}"], ["vlc", f"--start-time={hit.start:.1f}"]):
@@ -179,5 +204,5 @@ def _open(hit: Hit) -> None:
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if not shutil.which(opener):
         remedy = ": install mpv or vlc" if hit.video.kind == "video" else ""
-        raise ProtaError(f"no program found to open {hit.video.path}{remedy}")
+        raise ProtaError(f"no application found to open {hit.video.path}{remedy}")
     subprocess.Popen([opener, hit.video.path])

@@ -18,7 +18,7 @@ from lance.dataset import serialize_row_addrs
 
 from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
 from prota.library.storage.location import Location, Where
-from prota.library.storage.problems import short
+from prota.library.storage.problems import filter_problem, short
 from prota.library.storage.schema import (
     FILTERABLE,
     OF_FILE,
@@ -300,8 +300,8 @@ class Snapshot:
                     f"otherwise it is damaged, see `prota library verify --library {self.location}`"
                 ) from error
             raise LibraryError(
-                f"cannot filter by {where!r} ({short(error)}): "
-                f"write an SQL condition over kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
+                f"cannot filter by {where!r}: {filter_problem(error)}; columns: kind, {', '.join(FILTERABLE)}",
+                hint="write an SQL condition such as kind = 'video' AND duration < 60",
             ) from error
 
 

@@ -89,11 +89,11 @@ def evaluate(
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either MODEL or --scores FILE")
     require_data(data, overrides)
+    asked = (audit, faithfulness, normalisation == "qbnorm", data, save_scores, split != "test")
+    _check_options(scores is not None, any(asked), targets is not None)
     require_paths(*filter(None, (scores, targets)))
     if checkpoint is not None:
         require_model(checkpoint)
-    asked = (audit, faithfulness, normalisation == "qbnorm", data, save_scores, split != "test")
-    _check_options(scores is not None, any(asked), targets is not None)
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
             if world.first:

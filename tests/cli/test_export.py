@@ -33,7 +33,7 @@ def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: P
     stored_relevance().save(best)
     said = succeeds("export", run, out, "--weights", "int8")
     assert "int8 weights, " in said
-    assert re.search(r"rounding moves no row by more than [01]\.\d\d% of its length", said)
+    assert re.search(r"rounding error: at most [01]\.\d\d%", said)
     assert "calibrated relevance: kept" in said
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "relevance.safetensors"]
     taken = Relevance.load(out)

@@ -50,6 +50,12 @@ _DECODERS, _DECODING_LIMIT = 1, 5
 _GRACE = 3
 # Seconds to send the head of a request, from the first byte or from the connection on.
 _HEAD = 10.0
+_TAGS = [
+    {"name": "search", "description": "Find moments with text, a moment of the library, or an uploaded file."},
+    {"name": "library", "description": "Videos and pictures of the library, their segments and files."},
+    {"name": "jobs", "description": "Index folders in the background, without interrupting searches."},
+    {"name": "monitoring", "description": "Health checks and metrics."},
+]
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -64,13 +70,14 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
         backend.close()
 
     problem: dict[str, Any] = {
-        "description": "what went wrong",
+        "description": "an error",
         "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
     }
     app = FastAPI(
         title="ProTA",
         version=prota.__version__,
         description="Search videos with natural language.",
+        openapi_tags=_TAGS,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -88,9 +95,15 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     add_problem_handlers(app, unavailable)
     app.include_router(router)
 
-    @app.get("/metrics", tags=["watch"], response_class=Response)
+    @app.get(
+        "/metrics",
+        tags=["monitoring"],
+        response_class=Response,
+        summary="Get metrics",
+        responses={200: {"content": {"text/plain": {}}}},
+    )
     async def metrics() -> Response:
-        """Report metrics in the text format of Prometheus."""
+        """Return metrics in the text format of Prometheus."""
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     add_pages(app)

@@ -164,7 +164,7 @@ def _show(view: View, results: Results, explain: bool) -> None:
             str(place),
             "picture" if hit.video.kind == "picture" else f"{_clock(hit.start)} – {_clock(hit.end)}",
             escape(_short(hit.video.path)),
-            judged if hit in good else f"{judged} weaker",
+            judged if hit in good else f"weaker ({judged})",
             f"{hit.score:.3f}",
             style="" if hit in good else "dim",
             # A line between good and weaker matches.

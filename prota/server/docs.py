@@ -20,7 +20,7 @@ h3 + p, ul { margin-top: 0.25rem; }
 nav { columns: 15rem; }
 section { break-inside: avoid; }
 code, pre { font: 0.875rem/1.45 ui-monospace, monospace; }
-pre { margin: 0.5rem 0; padding: 0.75rem 1rem; overflow-x: auto; overflow-wrap: normal; background: var(--sunk); border-radius: 8px; }
+pre { margin: 0.5rem 0; padding: 0.75rem 1rem; white-space: pre-wrap; background: var(--sunk); border-radius: 8px; }
 table { border-collapse: collapse; width: 100%; margin: 0.5rem 0; font-size: 0.9375rem; }
 th, td { padding: 0.25rem 1rem 0.25rem 0; vertical-align: top; text-align: left; border-bottom: 1px solid var(--line); }
 th:nth-child(1), th:nth-child(2) { width: 22%; }

@@ -17,9 +17,9 @@ from tests.processes import REPOSITORY
     ("arguments", "code", "words"),
     [
         (["--allow", "nowhere"], 2, "--allow nowhere: no such folder"),
-        (["--token", "short"], 2, "a token of 5 characters can be guessed"),
+        (["--token", "short"], 2, "the token has 5 characters"),
         (["--port", "70000"], 2, "--port"),
-        (["--host", "203.0.113.1"], 1, "cannot listen at 203.0.113.1:8000"),
+        (["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1:8000"),
         (["--ray", "127.0.0.1:1"], 1, "no Ray cluster answers at 127.0.0.1:1"),
         (["--ray", "auto", "--deadline", "0"], 2, "--deadline"),
         (["--shards", "2"], 2, "need --ray"),

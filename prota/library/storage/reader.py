@@ -300,8 +300,9 @@ class Snapshot:
                     f"otherwise it is damaged, see `prota library verify --library {self.location}`"
                 ) from error
             raise LibraryError(
-                f"cannot filter by {where!r}: {filter_problem(error)}; columns: kind, {', '.join(FILTERABLE)}",
-                hint="write an SQL condition such as kind = 'video' AND duration < 60",
+                f"cannot filter by {where!r}: {filter_problem(error)}",
+                hint=f"give an SQL condition over kind, {', '.join(FILTERABLE)}, "
+                "such as kind = 'video' AND duration < 60",
             ) from error
 
 

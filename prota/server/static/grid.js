@@ -36,7 +36,7 @@ function card(moment, actions) {
 	on(image, "error", () => { image.hidden = true; });
 	const likely = relevance == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "Probability of being relevant" },
-			el("span", { class: "meter", vars: { share: relevance } }), `${percent(relevance)}${moment.weaker ? " weaker" : ""}`);
+			el("span", { class: "meter", vars: { share: relevance } }), moment.weaker ? `weaker (${percent(relevance)})` : percent(relevance));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": `${title}, ${still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`}, ${likely.textContent}`,

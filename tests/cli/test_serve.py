@@ -20,7 +20,7 @@ from tests.processes import REPOSITORY
         (["--token", "short"], 2, "the token has 5 characters"),
         (["--port", "70000"], 2, "--port"),
         (["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1:8000"),
-        (["--ray", "127.0.0.1:1"], 1, "no Ray cluster answers at 127.0.0.1:1"),
+        (["--ray", "127.0.0.1:1"], 1, "cannot reach a Ray cluster at 127.0.0.1:1"),
         (["--ray", "auto", "--deadline", "0"], 2, "--deadline"),
         (["--shards", "2"], 2, "need --ray"),
         (["--deadline", "2"], 2, "need --ray"),

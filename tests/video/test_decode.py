@@ -154,7 +154,7 @@ REASONS = {
     "invalid_userdata.mp4": "truncated",
     "afconvert-aac-0.5s.mp4": "no video stream",
     "bipbop_nonfragment_header.mp4": "truncated",
-    "short-cenc.mp4": "no frame could be decoded",
+    "short-cenc.mp4": "cannot decode any frame",
     "zero_empty_stsc.mp4": "truncated",
 }
 

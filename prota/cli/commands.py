@@ -53,7 +53,7 @@ class App(typer.Typer):
 
 
 def with_address(args: list[str]) -> list[str]:
-    """A command line in which every --ray has an address; what follows a --ray and is no address is something else."""
+    """Add an address to every --ray that is not followed by one."""
     from prota.cluster.connect import LOCAL, is_address
 
     end = args.index("--") if "--" in args else len(args)

@@ -22,6 +22,7 @@ from prota.cli.options import (
     RayAddress,
     Timeout,
     Workers,
+    connected,
     cores,
     print_json,
     require_model,
@@ -113,11 +114,7 @@ def _executor(ray: str | None, device: str, workers: int) -> Iterator[ExecutorMa
     if ray is None:
         yield None
         return
-    from prota.cluster.connect import connect
-
-    with connect(ray) as dashboard:
-        if dashboard:
-            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+    with connected(ray):
         from prota.cluster.executor import RayExecutor
 
         yield partial(RayExecutor, device=device, decoders=workers)

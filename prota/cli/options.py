@@ -6,6 +6,8 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -38,6 +40,7 @@ __all__ = [
     "StartModel",
     "Timeout",
     "Workers",
+    "connected",
     "cores",
     "load_experiment",
     "load_system",
@@ -199,6 +202,17 @@ def write_json(value: object, file: Path) -> None:
         print_json(value, indent=2)
     else:
         file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def connected(ray: str) -> Iterator[None]:
+    """A connection to a Ray cluster; prints the URL of its dashboard."""
+    from prota.cluster.connect import connect
+
+    with connect(ray) as dashboard:
+        if dashboard:
+            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+        yield
 
 
 def cores() -> int:

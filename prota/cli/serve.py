@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, require_model
+from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, connected, require_model
 from prota.errors import MissingPackageError
 
 __all__ = ["serve"]
@@ -88,12 +88,5 @@ def serve(
             typer.echo(
                 f"no library at {library} yet: create one with `prota index FOLDER --library {library}`", err=True
             )
-    if ray is None:
-        run(library, options)
-        return
-    from prota.cluster.connect import connect
-
-    with connect(ray) as dashboard:
-        if dashboard:
-            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+    with connected(ray) if ray is not None else nullcontext():
         run(library, options)

@@ -51,4 +51,4 @@ def test_ray_may_stand_without_an_address(given: list[str], taken: list[str]) ->
 def test_what_is_no_address_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["index", str(tmp_path), "--ray=nonsense"])
     assert isinstance(result.exception, ValueError)
-    assert "--ray nonsense is no address of a cluster" in str(result.exception)
+    assert "--ray nonsense: invalid address" in str(result.exception)

@@ -71,32 +71,20 @@ Completion of commands and options: prota --install-completion (bash, zsh, fish,
 """
 
 app = App(name="prota", help="Search videos with natural language; train and evaluate such models.", epilog=_EPILOG)
-for _panel, _commands in {
-    "Search": (
-        ("samples", samples.samples),
-        ("index", index.index),
-        ("search", search.search),
-        ("serve", serve.serve),
-        ("match", match.match),
-        ("library", library.app),
-    ),
-    "Train and evaluate": (
-        ("data", data.app),
-        ("train", train.train),
-        ("evaluate", evaluate.evaluate),
-        ("calibrate", calibrate.calibrate),
-        ("export", export.export),
-        ("ablate", ablate.ablate),
-        ("figure", figure.app),
-    ),
-}.items():
-    for _name, _command in _commands:
-        if isinstance(_command, App):
-            app.add_typer(_command, name=_name, rich_help_panel=_panel)
-        else:
-            app.command(_name, cls=RayCommand if _name in ("index", "serve") else None, rich_help_panel=_panel)(
-                _command
-            )
+_SEARCH, _TRAIN = "Search", "Train and evaluate"
+app.command(rich_help_panel=_SEARCH)(samples.samples)
+app.command(rich_help_panel=_SEARCH, cls=RayCommand)(index.index)
+app.command(rich_help_panel=_SEARCH)(search.search)
+app.command(rich_help_panel=_SEARCH, cls=RayCommand)(serve.serve)
+app.command(rich_help_panel=_SEARCH)(match.match)
+app.add_typer(library.app, name="library", rich_help_panel=_SEARCH)
+app.add_typer(data.app, name="data", rich_help_panel=_TRAIN)
+app.command(rich_help_panel=_TRAIN)(train.train)
+app.command(rich_help_panel=_TRAIN)(evaluate.evaluate)
+app.command(rich_help_panel=_TRAIN)(calibrate.calibrate)
+app.command(rich_help_panel=_TRAIN)(export.export)
+app.command(rich_help_panel=_TRAIN)(ablate.ablate)
+app.add_typer(figure.app, name="figure", rich_help_panel=_TRAIN)
 
 
 def _tell_version(asked: bool) -> None:

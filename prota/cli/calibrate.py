@@ -39,8 +39,8 @@ def calibrate(
     fit_with: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL",
-            help="fit on this model of the same kind instead, if MODEL was trained on the validation videos",
+            metavar="OTHER",
+            help="fit on this model of the same kind, if MODEL was trained on the validation videos",
             show_default=False,
         ),
     ] = None,

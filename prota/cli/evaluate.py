@@ -46,7 +46,7 @@ Model = Annotated[
 ]
 Scores = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="scores of any system instead of a model: .npy, shape [texts, videos]"),
+    typer.Option(metavar="FILE", help="scores of any system instead of a model: .npy, texts x videos"),
 ]
 Targets = Annotated[
     Path | None,

@@ -63,7 +63,7 @@ def search(
     exact: Annotated[bool, typer.Option("--exact", help="score all segments, even in a large library")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="show the contributions of words and frames")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, one line per query")] = False,
-    open_best: Annotated[bool, typer.Option("--open", help="play the best moment")] = False,
+    open_best: Annotated[bool, typer.Option("--open", help="play the best good match")] = False,
     model: ModelName = None,
     device: Device = "auto",
 ) -> None:
@@ -95,7 +95,7 @@ def search(
             length = view.model.text_encoder.length
             typer.echo(f"query truncated to {length} tokens, the limit of the model", err=True)
         (results,) = view.search([query], k, where, exact=exact)
-        best = best or (results.hits[0] if results.hits else None)
+        best = best or next(iter(results.good), None)
         if as_json:
             print_json(_as_dict(view, results, explain))
         else:

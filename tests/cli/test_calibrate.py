@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def test_calibrating_a_run_stores_it_with_the_model(run: Path) -> None:
     assert "calibration error" in said
     folder = Path(said.rsplit("saved in ", 1)[1].strip())
     assert (folder / "relevance.safetensors").is_file()
+    told = json.loads(succeeds("calibrate", run, "--device", "cpu", "--json"))
+    assert (told["model"], told["captions"]["trials"], told["words"]) == (str(folder), 4, None)
 
 
 def test_a_model_that_saw_the_validation_videos_is_calibrated_with_another(run: Path, tmp_path: Path) -> None:

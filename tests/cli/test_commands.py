@@ -70,6 +70,7 @@ def test_check_and_prepare(world_config: Path, tmp_path: Path) -> None:
     assert "train" in table
     inventory = json.loads((tmp_path / "inventory.json").read_text(encoding="utf-8"))
     assert json.dumps(inventory).count('"total": 19') == 1
+    assert json.loads(succeeds("data", "check", world_config, "--json", "-", "--workers", 1)) == inventory
     arguments = ("data", "prepare", world_config, "-s", f"data.cache={tmp_path / 'cache'}", "--workers", 2)
     assert "32 decoded, 0 already cached, 0 quarantined" in succeeds(*arguments)
     (cache,) = json.loads(succeeds(*arguments, "--json"))
@@ -179,6 +180,8 @@ def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     ours, given = (json.loads(path.read_text(encoding="utf-8")) for path in (own, result))
     assert ours["metrics"] == given["metrics"]
     assert ours["intervals"] == given["intervals"]
+    printed = json.loads(succeeds("evaluate", "--scores", matrix, "--targets", targets, "--json", "-"))
+    assert printed["metrics"] == given["metrics"]
     assert given["checkpoint"] is None
 
 
@@ -218,6 +221,8 @@ def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert succeeds(*arguments, "--row", "lda", "--row", "prota") == table
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+    found = json.loads(succeeds(*arguments, "--row", "lda", "--json"))
+    assert [sorted(metrics) for metrics in found["rows"]["lda"]] == [["text_to_video", "video_to_text"]] * 2
     changed = prota(*arguments, "--row", "lda", "-s", "train.lr_new=0.1")
     assert changed.returncode == 2
     assert "train.lr_new: 0.001 → 0.1" in changed.stderr
@@ -245,7 +250,8 @@ def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> N
     assert result.returncode == 1
     assert "--allow-missing" in result.stderr
     assert "gone" in result.stderr
-    succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 2)
+    trained = json.loads(succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 2, "--json"))
+    assert (trained["finished"], trained["step"], trained["steps"]) == (True, 6, 6)
     # What the model was trained without is in the passport of the run, and of a checkpoint alone.
     result, folder = tmp_path / "result.json", RunFolder(tmp_path / "run").checkpoint("best")
     for evaluated in ([tmp_path / "run"], [folder, "--data", world_config]):

@@ -8,12 +8,16 @@ import re
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prota.cli.search import _short
 from prota.files import hold
+from prota.library.search.hits import Results
+from prota.library.search.view import View
 from prota.types import REST
 from tests.cli.test_commands import prota, succeeds
 from tests.library.mutants import index_mutants, write_mutants
@@ -77,6 +81,28 @@ def test_search_as_json_with_reasons_that_add_up(world: Path) -> None:
         assert added == pytest.approx(moment["score"], abs=1e-5)
         assert [part["word"] for part in moment["words"]] == ["a", "red", "thing", REST]
         assert moment["start"] <= moment["best"] <= moment["end"]
+
+
+@pytest.mark.parametrize("relevance", [(0.9, 0.2, 0.1), (0.3, 0.2, 0.1)])
+def test_weaker_matches_are_marked_and_kept(
+    relevance: tuple[float, ...], world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, good = View.search, sum(value >= 0.5 for value in relevance)
+
+    def judged(view: View, *arguments: Any, **options: Any) -> list[Results]:
+        (found,) = search(view, *arguments, **options)
+        pairs = zip(found.hits, relevance, strict=True)
+        return [replace(found, cutoff=0.5, hits=[replace(hit, relevance=value) for hit, value in pairs])]
+
+    monkeypatch.setattr(View, "search", judged)
+    arguments = ("search", "red", "-l", world / "lib", "--device", "cpu")
+    answer = json.loads(succeeds(*arguments, "--json"))
+    assert [moment["weaker"] for moment in answer["moments"]] == [False] * good + [True] * (3 - good)
+    assert answer["no_good_match"] == (good == 0)
+    said = succeeds(*arguments)
+    assert said.count(".mp4") == 3
+    assert said.count("weaker") == 3 - good
+    assert ("no good match" in said) == (good == 0)
 
 
 def test_explanations_are_drawn(world: Path) -> None:

@@ -154,7 +154,7 @@ class TestVerify:
         assert verify(tmp_path / "library") == []
         changed, missing = verify(tmp_path / "library", deep=True)
         assert "changed.mp4: the file has changed" in changed
-        assert "missing.mp4: cannot read" in missing
+        assert "missing.mp4: cannot be read" in missing
 
 
 class TestCompact:

@@ -87,7 +87,7 @@ app.command(rich_help_panel=_TRAIN)(ablate.ablate)
 app.add_typer(figure.app, name="figure", rich_help_panel=_TRAIN)
 
 
-def _tell_version(asked: bool) -> None:
+def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
@@ -99,7 +99,7 @@ def _tell_version(asked: bool) -> None:
 def _first_steps(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="show the version and exit")
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="show the version and exit")
     ] = False,
 ) -> None:
     """Without a command: show what to do next, and succeed."""

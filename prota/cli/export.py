@@ -71,7 +71,7 @@ def export(
             raise typer.BadParameter(f"{out} is the model itself; give another folder")
         model = mean_model([ProTA.from_pretrained(folder) for folder in folders])
     model.save_pretrained(out, weights)
-    _tell(out, model, weights, len(mean_with or ()), as_json)
+    _print_report(out, model, weights, len(mean_with or ()), as_json)
     for sentence in _lacks(model) if untrained else []:
         typer.echo(f"untrained: {sentence}", err=True)
 
@@ -84,7 +84,9 @@ def _check_folder(out: Path) -> None:
         raise typer.BadParameter(f"{out} contains other files; give a new folder")
 
 
-def _tell(out: Path, model: ProTA, weights: Literal["float32", "float16", "int8"], more: int, as_json: bool) -> None:
+def _print_report(
+    out: Path, model: ProTA, weights: Literal["float32", "float16", "int8"], more: int, as_json: bool
+) -> None:
     """Print what was written; ``more``: how many models were averaged with the first."""
     from prota.model.weights import rounding_error
 

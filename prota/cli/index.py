@@ -97,7 +97,7 @@ def index(
     if as_json:
         print_json({"library": library, **asdict(report)}, indent=2)
     else:
-        _tell(report, library, "removed" if prune else "missing")
+        _print_report(report, library, "removed" if prune else "missing")
     if not report.finished:
         typer.echo("interrupted; finished files are in the library, the same command resumes", err=True)
         raise SystemExit(INTERRUPTED)
@@ -120,7 +120,7 @@ def _executor(ray: str | None, device: str, workers: int) -> Iterator[ExecutorMa
         yield partial(RayExecutor, device=device, decoders=workers)
 
 
-def _tell(report: IndexReport, library: str, gone: str) -> None:
+def _print_report(report: IndexReport, library: str, gone: str) -> None:
     for path, reason in sorted(report.bad.items()):
         typer.echo(f"bad: {_on_one_line(path)}: {reason}", err=True)
     if not (report.finished or report.found):

@@ -201,7 +201,7 @@ class _RequestMetrics:
             self.seconds.labels(route).observe(time.perf_counter() - started)
 
 
-class _Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class _TimeLimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """Close connections that do not send a full request head in time; many of them would block other clients."""
 
     _timer: asyncio.TimerHandle | None = None
@@ -244,7 +244,7 @@ def run(library: Where, options: ServerOptions) -> None:
     )
     config = uvicorn.Config(
         create_app(library, options),
-        http=_Impatient,
+        http=_TimeLimitedProtocol,
         log_level="warning",
         # URLs contain queries, and once the token.
         access_log=False,

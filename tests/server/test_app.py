@@ -379,7 +379,9 @@ def test_connections_without_a_full_request_head_are_closed(monkeypatch: pytest.
             await send({"type": "http.response.body", "body": b"ok"})
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http=app_module._Impatient, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=app_module._TimeLimitedProtocol, log_level="warning", lifespan="off")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

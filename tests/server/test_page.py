@@ -242,12 +242,12 @@ def test_a_picture_that_cannot_be_shown_is_said(opened: Opener, server: FakeServ
     (tmp_path / "odd.png").write_bytes(b"not a picture at all")
     server.world.clips.append(replace(PHOTO, path=tmp_path / "odd.png"))
     page = opened("?q=a+sunset")
-    expect(page.locator("#grid .card").first).to_be_visible()
+    expect(page.locator(".card").first).to_be_visible()
     # What is known of the file comes after the picture has failed.
     held: list[Route] = []
     page.route(lambda url: url.endswith(f"/videos/{PHOTO.video_id}"), held.append)
     with page.expect_response(lambda response: "range" in response.request.headers):
-        page.locator("#grid .card", has_text="sunset.png").click()
+        page.locator(".card", has_text="sunset.png").click()
     (route,) = held
     route.continue_()
     expect(page.locator("#video-error")).to_contain_text("This browser cannot show the file (png). Save the original")

@@ -8,8 +8,7 @@ import re
 
 from prota.library.records import LibraryError
 
-__all__ = ["ConflictError", "RefusedError", "UnreachableError", "filter_problem", "local_problem", "remote_problem"]
-__all__ += ["short"]
+__all__ = ["ConflictError", "RefusedError", "UnreachableError", "local_problem", "remote_problem", "short"]
 
 
 class ConflictError(LibraryError):
@@ -37,18 +36,6 @@ class RefusedError(LibraryError):
     @classmethod
     def at(cls, place: object, error: BaseException) -> RefusedError:
         return cls(f"{place} refuses ({short(error)}): see to the keys in the environment or the profile")
-
-
-def filter_problem(error: Exception) -> str:
-    """What is wrong with a filter, without the internal columns and the query that Lance reports."""
-    text = str(error)
-    if unknown := re.search(r"(No field named|Invalid function) \W?(\w+)", text):
-        return f"no {'column' if unknown[1].startswith('No') else 'function'} {unknown[2]!r}"
-    if "SELECT 1" in text:
-        return "not valid SQL"
-    if re.search(r"convert|coerce|cast", text, re.IGNORECASE):
-        return "a value has the wrong type"
-    return "not a condition" if "boolean" in text else short(error)
 
 
 def local_problem(place: object, error: Exception) -> Exception:

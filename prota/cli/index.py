@@ -103,7 +103,7 @@ def index(
         raise SystemExit(INTERRUPTED)
     if report.bad and len(report.bad) == report.done:
         raise SystemExit(1)
-    if not as_json:
+    if report.done and not as_json:
         where = "" if library == "library" else f" --library {shlex.quote(library)}"
         typer.echo(f'search it with: prota search "a dog jumps into water"{where}')
 

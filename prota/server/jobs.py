@@ -20,13 +20,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Location, Where
 from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import BadFile, JobRecord
+from prota.server.schemas import BadFile, JobRecord, JobState
 from prota.video.walk import below
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ _REASONS = 20
 _COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
 
 _log = logging.getLogger("prota.server")
-
-JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)

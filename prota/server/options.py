@@ -9,10 +9,10 @@ from pathlib import Path
 
 from prota.errors import UsageError
 
-__all__ = ["SHORTEST_TOKEN", "ServerOptions", "is_loopback"]
+__all__ = ["ServerOptions", "is_loopback"]
 
 # Characters; shorter tokens can be guessed.
-SHORTEST_TOKEN = 16
+_SHORTEST_TOKEN = 16
 
 
 def is_loopback(host: str) -> bool:
@@ -66,8 +66,8 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
             raise UsageError(f"{self.host} is reachable from other machines: give a token (--token)")
-        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
-            raise UsageError(f"the token has {len(self.token)} characters; give at least {SHORTEST_TOKEN}")
+        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
+            raise UsageError(f"the token has {len(self.token)} characters; give at least {_SHORTEST_TOKEN}")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
             raise UsageError("the token must consist of printable ASCII characters without spaces")
 

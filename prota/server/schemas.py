@@ -18,8 +18,10 @@ __all__ = [
     "Health",
     "JobRecord",
     "JobRequest",
+    "JobState",
     "Kind",
     "LibraryInfo",
+    "LibraryState",
     "LikeRequest",
     "MomentFound",
     "TimelineSegment",
@@ -31,6 +33,8 @@ __all__ = [
 VIDEO_EXAMPLE, JOB_EXAMPLE = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "3f1c9b2a7d5e4f60"
 
 Kind = Literal["video", "picture"]
+LibraryState = Literal["loading", "ready", "failed"]
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the content")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, description="seconds")]
 
@@ -184,7 +188,7 @@ class LibraryInfo(BaseModel):
     hours: float = Field(description="total duration of the videos")
     model: str
     version: int = Field(description="version of the library; 0 if it is empty")
-    state: Literal["loading", "ready", "failed"]
+    state: LibraryState
     detail: str = Field(description="the error, if the state is failed")
     folders: list[str] = Field(description="names for the search parameter folder")
     allow: list[str] = Field(description="folders that index jobs may read")
@@ -217,7 +221,7 @@ class JobRecord(BaseModel):
 
     id: str
     path: str
-    state: Literal["waiting", "running", "done", "failed", "cancelled"]
+    state: JobState
     detail: str = Field(description="the error, if the state is failed")
     found: int = Field(description="files found so far")
     done: int = Field(description="files processed")

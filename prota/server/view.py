@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prota.errors import one_line
 from prota.library.records import ModelStamp, VideoRecord
@@ -20,6 +20,7 @@ from prota.library.storage.location import Location, Where
 from prota.library.storage.schema import one_of, stored
 from prota.models import shipped
 from prota.server.problems import ProblemError, readable
+from prota.server.schemas import LibraryState
 
 if TYPE_CHECKING:
     import torch
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
     from prota.model.prota import ProTA
     from prota.scoring.score import ScoreHead
 
-__all__ = ["Catalogue", "Folders", "LibraryVersion", "State"]
+__all__ = ["Catalogue", "Folders", "LibraryVersion"]
 
-State = Literal["loading", "ready", "failed"]
 # After an error, the interval between attempts is this many times longer.
 _BACKOFF = 5
 # An index run commits often. After loading a version, wait this many times the loading time.
@@ -151,7 +151,7 @@ class Catalogue:
     ) -> None:
         """``shards``: distributes a version of the library over a cluster; None: searches run in this process."""
         self.folder, self.device, self.refresh = Location.of(folder), device, refresh
-        self.state: State = "loading"
+        self.state: LibraryState = "loading"
         self.reason = ""
         self.model_source, self.model_name = model, model or shipped.DEFAULT
         self.current: LibraryVersion | None = None

@@ -16,8 +16,7 @@ from prota.cli.options import (
     Overrides,
     load_system,
     print_json,
-    require_data,
-    require_model,
+    require_system,
 )
 from prota.cli.progress import progress
 from prota.errors import UsageError
@@ -50,8 +49,7 @@ def calibrate(
     as_json: AsJson = False,
 ) -> None:
     """Fit the probability that a result is relevant, on the validation videos; it is saved with the model."""
-    require_data(data, overrides)
-    require_model(checkpoint, *filter(None, [fit_with]))
+    require_system(data, overrides, checkpoint, *filter(None, [fit_with]))
     import torch
 
     from prota.evaluation.calibration import Queries, facts_of

@@ -18,6 +18,7 @@ from prota.cli.options import (
     SplitName,
     load_system,
     require_paths,
+    require_system,
 )
 from prota.cli.progress import progress
 
@@ -99,6 +100,7 @@ def tokens(
     json_file: Json = None,
 ) -> None:
     """Draw the weights of words and frames for a caption and two videos; default: the closest correct decision."""
+    require_system(data, overrides, checkpoint)
     _require_packages()
     from prota.figures import tokens as figure
 
@@ -128,6 +130,7 @@ def distributions(
     names = labels or ["without ProTA", "with ProTA"]
     if len(names) != 2:
         raise typer.BadParameter("give --label twice or not at all")
+    require_system(data, overrides, without, with_prota)
     _require_packages()
     from prota.figures import distributions as figure
 
@@ -159,6 +162,7 @@ def failures(
     json_file: Json = None,
 ) -> None:
     """Draw captions whose video is not ranked first, with the videos that are."""
+    require_system(data, overrides, checkpoint)
     _require_packages()
     from prota.figures import failures as figure
 

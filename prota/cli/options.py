@@ -51,6 +51,7 @@ __all__ = [
     "require_library",
     "require_model",
     "require_paths",
+    "require_system",
     "show_table",
     "write_json",
 ]
@@ -161,8 +162,7 @@ def load_system(
     checkpoint: Path, data: Path | None, overrides: list[str] | None, device: str | torch.device
 ) -> SystemUnderTest:
     """A run or model with its own data, or with the data of another TOML file."""
-    require_data(data, overrides)
-    require_model(checkpoint)
+    require_system(data, overrides, checkpoint)
     from prota.evaluation.report import SystemUnderTest
     from prota.runtime import start_world
 
@@ -177,6 +177,12 @@ def require_data(data: Path | None, overrides: list[str] | None) -> None:
         require_config(data)
     elif overrides:
         raise typer.BadParameter("--set changes the settings of --data CONFIG, which is missing")
+
+
+def require_system(data: Path | None, overrides: list[str] | None, *models: Path) -> None:
+    """Check the arguments of `load_system` before anything heavy is imported."""
+    require_data(data, overrides)
+    require_model(*models)
 
 
 def read_lines(file: Path) -> list[str]:

@@ -92,6 +92,7 @@ WRONG_PATHS = (
     "data check gone.toml",
     "data prepare gone.toml",
     "figure margin gone -o a.png",
+    "figure tokens gone -o a.png",
     "figure ablation gone -o a.png",
     "library info -l nowhere",
     "library merge gone -l lib",

@@ -24,7 +24,7 @@ def ask(library: Path, captions: list[str]) -> list[list[dict[str, Any]]]:
         queries = Path(folder) / "queries.txt"
         queries.write_text("\n".join(captions) + "\n", encoding="utf-8")
         command = [sys.executable, "-m", "prota", "search", "--library", str(library), "--queries", str(queries)]
-        said = subprocess.run([*command, "-k", "10", "--json", "--all"], stdout=subprocess.PIPE, text=True, check=True)
+        said = subprocess.run([*command, "-k", "10", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line)["moments"] for line in said.stdout.splitlines()]
 
 

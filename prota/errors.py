@@ -1,28 +1,36 @@
-"""One base for all errors that a user can mend, and one line for any error."""
+"""The base of all errors that a user can fix, and one-line messages for any error."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["ClusterError", "EvaluationError", "MissingPackageError", "ProtaError", "UsageError", "one_line"]
+__all__ = [
+    "ClusterError",
+    "EvaluationError",
+    "MissingPackageError",
+    "NotFoundError",
+    "ProtaError",
+    "UsageError",
+    "one_line",
+]
 
 
 class ProtaError(Exception):
-    """What is wrong and what to do about it, in one line. Anything else that is raised is a bug in prota.
+    """An error that the user can fix: the problem and what to do, in one line. Any other exception is a bug in prota.
 
-    ``code`` names the kind of error for programs and does not change with the wording.
+    ``code`` identifies the kind of error for programs; it does not change with the wording.
     """
 
     code: ClassVar[str] = "error"
     exit_status: ClassVar[int] = 1
-    """Of the command line: 2 for wrong usage, 1 for a failure."""
+    """Exit status of the command line: 2 for wrong usage, 1 for a failure."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(f"{message}: {hint}" if hint else message)
         self.message, self.hint = message, hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        # As itself in another process, whatever its own constructor takes.
+        # Unpickle to the same class, whatever arguments its constructor takes.
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
@@ -34,10 +42,21 @@ def _rebuilt(kind: type[ProtaError], args: tuple[object, ...], state: dict[str, 
 
 
 class UsageError(ProtaError, ValueError):
-    """A command or a call that asks for what cannot be."""
+    """An invalid option, argument or combination of them."""
 
     code = "usage"
     exit_status = 2
+
+
+class NotFoundError(ProtaError):
+    """A file, folder, library or model that does not exist."""
+
+    code = "not-found"
+
+    @classmethod
+    def library(cls, place: object) -> NotFoundError:
+        """There is no library at this place."""
+        return cls(f"no library at {place}", hint=f"create one with `prota index FOLDER --library {place}`")
 
 
 class MissingPackageError(ProtaError, RuntimeError):
@@ -47,26 +66,25 @@ class MissingPackageError(ProtaError, RuntimeError):
 
 
 class ClusterError(ProtaError, RuntimeError):
-    """A Ray cluster that does not answer, or lost what it worked on."""
+    """A Ray cluster that does not respond, or that lost work in progress."""
 
     code = "cluster"
 
 
 class EvaluationError(ProtaError, ValueError):
-    """Scores, targets or a system that cannot be evaluated."""
+    """Scores, targets or a model that cannot be evaluated."""
 
     code = "evaluation"
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line; its type where it says nothing."""
+    """The message of an error in one line; the name of its type if it has none."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
-        # The system's own errors are numbers and names.
         said = f"{error.strerror[:1].lower()}{error.strerror[1:]}"
         if isinstance(error, FileExistsError):
-            said = "cannot be a folder, a file of that name exists; give another path"
+            said = "cannot create the folder, a file of that name exists; give another path"
         elif isinstance(error, NotADirectoryError):
-            said = "a part of this path is a file; give another path"
+            said = "a parent of this path is a file; give another path"
         text = f"{error.filename}: {said}"
     return text.strip().split("\n", 1)[0].strip() or type(error).__name__

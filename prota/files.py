@@ -1,4 +1,4 @@
-"""Files that are the old ones or the new ones, never a half, even after a power cut; and locks."""
+"""Atomic writes that survive a power cut, and locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["hold", "publish", "write_atomically"]
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file in one stroke; text as UTF-8."""
+    """Write a file atomically; text as UTF-8."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -25,13 +25,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a file or folder that is complete on disk its name, and make the name last."""
+    """Rename a file or folder that is complete on disk, and flush the name."""
     os.replace(temporary, path)
     sync(path.parent)
 
 
 def hold(path: Path) -> TextIO:
-    """A lock, held until the file is closed or the process ends, however; BlockingIOError where another has it."""
+    """Take a lock until the file is closed or the process ends; BlockingIOError if another process holds it."""
     file = path.open("a")
     try:
         lock(file.fileno())

@@ -1,4 +1,4 @@
-"""What operating systems do differently: locks, flushing to disk, opening without waiting, child processes."""
+"""Differences of operating systems: locks, flushing to disk, opening without blocking, child processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if sys.platform == "win32":
     import subprocess
     from multiprocessing.connection import PipeConnection as Connection
 
-    # Beyond the content: on Windows nobody else can read the bytes that are locked.
+    # Beyond the content: on Windows no other process can read locked bytes.
     _LOCKED = 2**30
 
     def lock(descriptor: int) -> None:
@@ -38,7 +38,7 @@ if sys.platform == "win32":
             raise BlockingIOError(*error.args) from None
 
     def sync(path: str | Path) -> None:
-        # Windows flushes only what is open for writing, and no folders: NTFS logs names itself.
+        # Windows flushes only files opened for writing, and no folders: NTFS journals names.
         if not os.path.isdir(path):
             descriptor = os.open(path, os.O_RDWR)
             try:
@@ -75,7 +75,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def sync(path: str | Path) -> None:
-        """Flush a file or a folder (the names in it) to disk."""
+        """Flush a file, or the names in a folder, to disk."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -83,13 +83,13 @@ else:
             os.close(descriptor)
 
     def inherit(handle: int) -> dict[str, Any]:
-        """Options of `subprocess.Popen` for a child that gets this handle of a pipe, but no Ctrl-C of the terminal."""
+        """Options of `subprocess.Popen` for a child that inherits this pipe, but gets no Ctrl-C of the terminal."""
         return {"pass_fds": (handle,), "start_new_session": True}
 
     def limit_memory(count: int) -> None:
-        """Of this process: no core dumps, and at most ``count`` bytes of address space (0: any; not on Windows)."""
+        """Disable core dumps and limit the address space to ``count`` bytes (0: no limit; not on Windows)."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # macOS does not enforce a limit of the address space, and refuses one below what is mapped.
+        # macOS does not enforce the limit, and rejects one below the mapped size.
         if count and sys.platform != "darwin":
             resource.setrlimit(resource.RLIMIT_AS, (count, count))
 
@@ -104,7 +104,7 @@ else:
 
 
 def end_with(parent: int) -> None:
-    """Exit this process when its parent dies, even in the middle of a job: a killed parent cannot tell."""
+    """Exit this process when its parent dies, even in the middle of a job."""
 
     def watch() -> None:
         _outlive(parent)
@@ -114,5 +114,5 @@ def end_with(parent: int) -> None:
 
 
 def open_nonblocking(path: str, flags: int) -> int:
-    """An ``opener`` that does not wait: opening a pipe (FIFO) in a file's place would wait for its writer."""
+    """An ``opener`` that does not block: opening a FIFO would wait for its writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -1,4 +1,4 @@
-"""Where a program runs: its device, its precision, and the processes it shares work with."""
+"""Device, precision, and the processes of a distributed run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class OtherProcessError(ProtaError, RuntimeError):
-    """Another process failed and says why: this one has only to end."""
+    """Another process failed and reports the error; this one ends silently."""
 
     code = "other-process"
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process among all processes of a run."""
 
     rank: int
     size: int
@@ -37,26 +37,27 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and talks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """The part of ``count`` items of a batch that is this process's."""
+        """The slice of a batch of ``count`` items that belongs to this process."""
         each = count // self.size
         return slice(self.rank * each, (self.rank + 1) * each)
 
     def part(self, count: int) -> range:
-        """Which of ``count`` items are this process's: consecutive ones, and none where processes are more than items.
+        """The consecutive items out of ``count`` that belong to this process; may be empty.
 
-        Unlike a batch's `share`, any number can be divided; each item is exactly one process's.
+        Unlike `share`, ``count`` need not be a multiple of the number of processes.
         """
         start, stop = (-(-rank * count // self.size) for rank in (self.rank, self.rank + 1))
         return range(start, stop)
 
     def together(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, where it succeeds in all processes; where it does not, all of them end and one says why.
+        """The result of ``work`` if it succeeds in all processes; otherwise all of them raise.
 
-        The first that failed raises its error, the others `OtherProcessError`: nobody waits for one that is gone.
+        The first process that failed raises its error, the others `OtherProcessError`, so that no process waits for
+        another that has ended.
         """
         if self.size == 1:
             return work()
@@ -69,14 +70,14 @@ class World:
         if error is not None and failed.index(True) == self.rank:
             raise error
         if any(failed):
-            # Until that one has said why and is gone: torchrun ends all processes as soon as one has ended.
+            # Wait until that process has reported its error: torchrun ends all processes when one ends.
             with suppress(RuntimeError):
                 dist.barrier()
-            raise OtherProcessError("another process failed and says why")
+            raise OtherProcessError("another process failed and reports why")
         return result
 
     def exchange(self, value: T) -> list[T]:
-        """What each process gave, in the order of ranks, on every process."""
+        """The values of all processes in the order of ranks, on every process."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -85,7 +86,7 @@ class World:
         return values
 
     def collect(self, value: T) -> list[T]:
-        """What each process gave, in the order of ranks, on the first; nothing on the others."""
+        """The values of all processes in the order of ranks, on the first one; empty on the others."""
         if self.size == 1:
             return [value]
         values: list[Any] | None = [None] * self.size if self.first else None
@@ -101,7 +102,7 @@ class World:
             if not self.first:
                 raise OtherProcessError("another process was lost") from error
             raise RuntimeError(
-                "another process was killed or lost its connection: torchrun's report names it; start all of them again"
+                "another process was killed or disconnected; see the report of torchrun and start all processes again"
             ) from error
 
     def barrier(self) -> None:
@@ -109,7 +110,7 @@ class World:
             dist.barrier()
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over ranks, on every rank."""
+        """The mean over ranks, on every rank."""
         if self.size > 1:
             value = value.detach().clone()
             dist.all_reduce(value)
@@ -117,7 +118,7 @@ class World:
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so."""
+        """Whether the flag is set on any rank."""
         if self.size == 1:
             return flag
         value = torch.tensor(float(flag), device=self.device)
@@ -133,10 +134,10 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 def start_world(device: str = "auto", by_cpu: bool = False) -> World:
-    """The world that torchrun's environment variables describe; one process without them.
+    """The processes that the environment variables of torchrun describe; a single one without them.
 
-    Devices talk to each other as training needs it, or with ``by_cpu`` the processes do, which is enough to exchange
-    objects now and then, and lets all of them end together where one has no such device.
+    Devices communicate directly, as training needs it. With ``by_cpu`` the CPUs do: enough to exchange objects, and all
+    processes end together if one of them lacks the device.
     """
     size, rank, local = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
     if size > 1 and by_cpu:
@@ -145,16 +146,16 @@ def start_world(device: str = "auto", by_cpu: bool = False) -> World:
         return World(rank, size, chosen)
     chosen = choose_device(device, local)
     if size > 1:
-        # The first validates and saves alone, while the others wait for it.
+        # The others wait while the first process validates and saves.
         kind = "nccl" if chosen.type == "cuda" else "gloo"
         dist.init_process_group(kind, rank=rank, world_size=size, timeout=timedelta(hours=2))
     return World(rank, size, chosen)
 
 
 def choose_device(name: str = "auto", local: int = 0) -> torch.device:
-    """A device by name; ``auto`` is a GPU where torch sees one, else the CPU.
+    """A device by name; ``auto``: the GPU if torch sees one, else the CPU.
 
-    ``local``: which of the machine's processes asks; without a number, ``cuda`` is that process's own GPU.
+    ``local``: index of this process on its machine, which is the index of the GPU for ``cuda`` without a number.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -163,7 +164,7 @@ def choose_device(name: str = "auto", local: int = 0) -> torch.device:
     try:
         chosen = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"--device {name} is not allowed; allowed: auto, cpu, cuda, cuda:1, mps, …") from None
+        raise ConfigError(f"--device {name}: unknown device; allowed: auto, cpu, cuda, cuda:1, mps, …") from None
     if chosen.type == "cuda":
         if (chosen.index or 0) >= torch.cuda.device_count():
             raise ConfigError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs; allowed here: cpu")
@@ -174,7 +175,7 @@ def choose_device(name: str = "auto", local: int = 0) -> torch.device:
 
 
 def autocast_for(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    """How encoders run: in bf16 on a CUDA GPU, in fp32 elsewhere. Scores are always fp32."""
+    """The context in which encoders run: bf16 on a CUDA GPU, fp32 elsewhere. Scores are always fp32."""
     if device.type == "cuda":
         return lambda: torch.autocast("cuda", dtype=torch.bfloat16)
     return nullcontext

@@ -7,24 +7,36 @@ from typing import Annotated, Literal
 
 import typer
 
-from prota.cli.options import INTERRUPTED, AllowMissing, ConfigFile, Device, Overrides, show_table
+from prota.cli.options import (
+    INTERRUPTED,
+    AllowMissing,
+    AsJson,
+    ConfigFile,
+    Device,
+    Overrides,
+    print_json,
+    require_config,
+    show_table,
+)
 
 __all__ = ["ablate"]
 
 
 def ablate(
     config: ConfigFile,
-    out: Annotated[Path, typer.Option("--out", "-o", help="folder of all runs and results")],
-    table: Annotated[
-        Literal["main", "temperature", "kernels"], typer.Option(help="which of the paper's tables")
-    ] = "main",
-    seeds: Annotated[int, typer.Option(min=1, help="runs per row, seeds 0, 1, …")] = 3,
-    rows: Annotated[list[str] | None, typer.Option("--row", help="only this row; may be repeated")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="folder for all runs and results")],
+    table: Annotated[Literal["main", "temperature", "kernels"], typer.Option(help="table of the paper")] = "main",
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="runs per row, with the seeds 0, 1, …")] = 3,
+    rows: Annotated[
+        list[str] | None, typer.Option("--row", metavar="ROW", help="only this row; may be repeated")
+    ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
     allow_missing: AllowMissing = 0,
+    as_json: AsJson = False,
 ) -> None:
-    """Train and test the rows of an ablation table over seeds; the same command continues one that was stopped."""
+    """Train and evaluate the rows of an ablation table with several seeds. The same command resumes."""
+    require_config(config)
     from prota.cli.train import Display, StopRequest
     from prota.runtime import start_world
     from prota.training.ablation import ablation_table, run_table
@@ -47,7 +59,11 @@ def ablate(
         )
     world.close()
     if world.first and results:
-        show_table(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
+        if as_json:
+            rows_found = {result.row.name: [passport.metrics for passport in result.passports] for result in results}
+            print_json({"table": table, "rows": rows_found}, indent=2)
+        else:
+            show_table(ablation_table(results, f"{table}: {config}, {seeds} seeds"))
     if stop():
-        typer.echo(f"stopped; the same command goes on from there ({out})", err=True)
+        typer.echo(f"interrupted; the same command resumes ({out})", err=True)
         raise SystemExit(INTERRUPTED)

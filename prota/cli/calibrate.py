@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Data, Device, Overrides, load_system, require_data
+from prota.cli.options import (
+    AsJson,
+    Checkpoint,
+    Data,
+    Device,
+    Overrides,
+    load_system,
+    print_json,
+    require_system,
+)
 from prota.cli.progress import progress
 from prota.errors import UsageError
 
@@ -24,21 +34,22 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    checkpoint: Annotated[Path, typer.Argument(help="run folder or model folder", show_default=False)],
+    checkpoint: Checkpoint,
     fit_with: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL",
-            help="another of its kind to learn with, where the model itself was trained on the validation videos",
+            metavar="OTHER",
+            help="fit on this model of the same kind, if MODEL was trained on the validation videos",
             show_default=False,
         ),
     ] = None,
     data: Data = None,
     overrides: Overrides = None,
     device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
-    """Learn on validation videos when the best match of a query is a good one; stored with the model."""
-    require_data(data, overrides)
+    """Fit the probability that a result is relevant, on the validation videos; it is saved with the model."""
+    require_system(data, overrides, checkpoint, *filter(None, [fit_with]))
     import torch
 
     from prota.evaluation.calibration import Queries, facts_of
@@ -52,16 +63,18 @@ def calibrate(
     folder = find_checkpoint(checkpoint)[0]
     if folder.parent.resolve() == MODELS.resolve():
         raise typer.BadParameter(
-            f"{checkpoint} comes with prota and is calibrated: calibrate a copy (prota export {checkpoint} FOLDER)"
+            f"{checkpoint} comes with prota and is calibrated; calibrate a copy (prota export {checkpoint} FOLDER)"
         )
     system = load_system(fit_with or checkpoint, data, overrides, device)
     evaluation, own = Evaluation(system, "val"), None
     if fit_with is not None:
-        # Before minutes of scoring, not after them.
+        # Checked before minutes of scoring.
         own = SystemUnderTest.load(checkpoint, system.experiment, system.model.logit_scale.device)
         ours, theirs = own.model.config, system.model.config
         if (ours.score, ours.distribution) != (theirs.score, theirs.distribution):
-            raise UsageError(f"{fit_with} scores in another way than {checkpoint}: what it learns says nothing of that")
+            raise UsageError(
+                f"{fit_with} and {checkpoint} have different score settings: calibrate with a similar model"
+            )
     with progress("scoring validation") as update, torch.inference_mode():
         scored = score_split(
             system.model, evaluation.reader, evaluation.split, autocast=evaluation.autocast,
@@ -74,21 +87,27 @@ def calibrate(
     if own is not None:
         relevance = _passed_on(result.fit, result.background, own=own, evaluation=evaluation, facts=facts)
     relevance.save(folder)
-    by = f" (of {fit_with})" if fit_with else ""
+    if as_json:
+        measured = {
+            name: found and asdict(found) for name, found in (("captions", result.captions), ("words", result.words))
+        }
+        print_json({"model": str(folder), "cutoff": result.fit.cutoff, **measured}, indent=2)
+        return
+    by = f" of {fit_with}" if fit_with else ""
     for kind, found in (("captions", result.captions), ("single words", result.words)):
         if found is not None:
             typer.echo(
-                f"{kind}, on {found.trials:,} trials{by} that it was not fitted on: calibration error "
-                f'{found.error:.3f}, {found.refused:.0%} of queries about something absent get "no good match", '
-                f"{found.kept:.0%} of right answers are shown"
+                f"{kind}, {found.trials:,} held-out trials{by}: calibration error {found.error:.3f}, "
+                f'{found.refused:.0%} of queries about something absent get "no good match", '
+                f"{found.kept:.0%} of the right answers are good matches"
             )
-    typer.echo(f"shown from {result.fit.cutoff:.0%} on; stored in {folder}")
+    typer.echo(f"good matches have a probability of {result.fit.cutoff:.0%} or more; saved in {folder}")
 
 
 def _passed_on(
     fit: Fit, background: list[int], *, own: SystemUnderTest, evaluation: Evaluation, facts: Tensor
 ) -> Relevance:
-    """What was learned with another model, for this one: with its own tokens, and as sure of words as it is."""
+    """The fit of another model, adapted to this one's tokens and its average uncertainty."""
     import torch
 
     from prota.data.batches import ClipReader, open_cache
@@ -108,7 +127,7 @@ def _captions(evaluation: Evaluation) -> list[str]:
 
 
 def _words(model: ProTA, evaluation: Evaluation, videos: PreparedTokens) -> Queries | None:
-    """Single words of the captions as queries; None where videos have too few captions to tell."""
+    """Single words of the captions as queries; None if the videos have too few captions."""
     from prota.evaluation.calibration import Queries, facts_of, key_words
     from prota.evaluation.scoring import score_texts
 

@@ -21,41 +21,52 @@ from prota.cli.options import (
     Overrides,
     SplitName,
     load_system,
+    print_json,
     require_data,
+    require_model,
+    require_paths,
     show_table,
 )
 from prota.cli.progress import progress
-from prota.config.base import merge, parse_override
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from prota.evaluation.audit import Check
+    from prota.evaluation.passport import Passport
     from prota.evaluation.report import Evaluation, Measured
     from prota.runtime import World
 
 __all__ = ["evaluate"]
 
 
-Checkpoint = Annotated[Path | None, typer.Argument(help="run folder or model folder", show_default=False)]
-Scores = Annotated[Path | None, typer.Option(help="instead of a model: any system's scores, .npy [texts, videos]")]
+Model = Annotated[
+    Path | None,
+    typer.Argument(metavar="MODEL", help="run folder, model folder, name or hub id", show_default=False),
+]
+Scores = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="scores of any system instead of a model: .npy, texts x videos"),
+]
 Targets = Annotated[
-    Path | None, typer.Option(help="with --scores: each text's video, .npy or .json; default: text i, video i")
+    Path | None,
+    typer.Option(metavar="FILE", help="with --scores: the video of each text, .npy or .json; default: text i, video i"),
 ]
 Normalisation = Annotated[
-    Literal["none", "dsl", "qbnorm"], typer.Option(help="post-processing of scores; named in the result")
+    Literal["none", "dsl", "qbnorm"], typer.Option(help="post-processing of the scores; recorded in the result")
 ]
 Candidates = Annotated[
-    Literal["captions", "videos"], typer.Option(help="video to text: rank among captions, or videos by their best")
+    Literal["captions", "videos"],
+    typer.Option(help="video to text: rank single captions, or videos by their best caption"),
 ]
 Faithful = Annotated[
-    bool, typer.Option("--faithfulness", help="also measure what words weigh and what a replaced word changes")
+    bool, typer.Option("--faithfulness", help="also measure the weights of words and the effect of replacing one")
 ]
-_RESULT = "where the result goes; default for a run: RUN/results, a name for each split, data, -s and rule"
+_RESULT = "file for the result, -: print it; default for a run: RUN/results, one name per split, data and settings"
 
 
 def evaluate(
-    checkpoint: Checkpoint = None,
+    checkpoint: Model = None,
     data: Data = None,
     overrides: Overrides = None,
     split: SplitName = "test",
@@ -63,23 +74,26 @@ def evaluate(
     targets: Targets = None,
     normalisation: Normalisation = "none",
     candidates: Candidates = "captions",
-    audit: Annotated[bool, typer.Option("--audit", help="also run leak checks on the model")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="also check the model for leaks between queries")] = False,
     faithfulness: Faithful = False,
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help=_RESULT)] = None,
-    save_scores: Annotated[Path | None, typer.Option(help="also write the score matrix, .npy")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help=_RESULT)] = None,
+    save_scores: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the score matrix, .npy")] = None,
 ) -> None:
-    """Metrics of both directions with 95 % intervals, and a result passport; for a model or for any score matrix.
+    """Evaluate a model or a score matrix: metrics of both directions with 95 % intervals, written as JSON.
 
-    Under torchrun, many devices share the score matrix.
+    Start it with torchrun to compute the score matrix on several devices.
     """
     if (checkpoint is None) == (scores is None):
-        raise typer.BadParameter("give either a CHECKPOINT or --scores matrix.npy")
+        raise typer.BadParameter("give either MODEL or --scores FILE")
     require_data(data, overrides)
     asked = (audit, faithfulness, normalisation == "qbnorm", data, save_scores, split != "test")
-    _refuse_strangers(scores is not None, any(asked), targets is not None)
+    _check_options(scores is not None, any(asked), targets is not None)
+    require_paths(*filter(None, (scores, targets)))
+    if checkpoint is not None:
+        require_model(checkpoint)
     with _processes("cpu" if checkpoint is None else device) as world:
         if scores is not None:
             if world.first:
@@ -100,12 +114,14 @@ def evaluate(
         if not world.first:
             return
         if save_scores is not None:
-            # At once: it took longest, and nothing that comes later should cost it.
+            # First: scoring took longest, and a later error must not lose it.
             _save(save_scores, measured.scored.scores)
         passport = evaluation.result(measured, normalisation, candidates)
-        show_table(passport.table())
+        shown = str(json_file) != "-"
+        if shown:
+            show_table(passport.table())
         if faithfulness:
-            passport = replace(passport, faithfulness=_report_faithfulness(evaluation, measured))
+            passport = replace(passport, faithfulness=_report_faithfulness(evaluation, measured, shown))
         if json_file is None and (checkpoint / "checkpoints.json").exists():
             name = _result_name(
                 split,
@@ -116,11 +132,9 @@ def evaluate(
                 missing=len(passport.missing),
             )
             json_file = checkpoint / "results" / name
-        if json_file is not None:
-            passport.write(json_file)
-            typer.echo(f"result: {json_file}")
+        _write(passport, json_file)
         if audit:
-            _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos))
+            _report_audit(run_audit(evaluation.scorer(), passport.queries, passport.videos), err=not shown)
 
 
 def _save(path: Path, scores: Tensor) -> None:
@@ -128,21 +142,23 @@ def _save(path: Path, scores: Tensor) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
-        # By its name alone, numpy would give it another.
+        # An open file: numpy would add .npy to a name.
         np.save(file, scores.numpy())
 
 
 def _result_name(
     split: str, *, normalisation: str, candidates: str, data: Path | None, overrides: list[str], missing: int
 ) -> str:
-    """A name for each measurement of a run: what was measured otherwise must not replace a result."""
+    """A name for each measurement of a run, so that different settings never replace a result."""
     parts = [split, *(part for part in (normalisation, candidates) if part not in ("none", "captions"))]
     if data is not None:
-        # Files of one name may lie in several folders.
+        # Files in several folders may have the same name.
         place = hashlib.sha256(os.fsencode(data.resolve())).hexdigest()[:8]
         parts += [data.stem, place]
     if overrides:
-        # The settings that they amount to, whatever their order; the result itself has them in full.
+        # A hash of the settings, whatever their order; the result contains them in full.
+        from prota.config.base import merge, parse_override
+
         changes: dict[str, Any] = {}
         for override in overrides:
             merge(changes, parse_override(override))
@@ -152,20 +168,19 @@ def _result_name(
     return f"{'-'.join(parts)}.json"
 
 
-def _refuse_strangers(matrix: bool, asks_a_model: bool, targets: bool) -> None:
-    """What belongs to the other way of calling it would be passed over in silence."""
-    if matrix and asks_a_model:
+def _check_options(matrix: bool, for_model: bool, targets: bool) -> None:
+    """BadParameter for options that would have no effect."""
+    if matrix and for_model:
         raise typer.BadParameter(
-            "--audit, --faithfulness, --normalisation qbnorm, --data, --split and --save-scores ask a model: they need "
-            "a CHECKPOINT"
+            "--audit, --faithfulness, --normalisation qbnorm, --data, --split and --save-scores need MODEL"
         )
     if targets and not matrix:
-        raise typer.BadParameter("--targets says whose the rows of --scores are: a CHECKPOINT knows")
+        raise typer.BadParameter("--targets needs --scores: MODEL has targets of its own")
 
 
 @contextmanager
 def _processes(device: str) -> Iterator[World]:
-    """This process among those that torchrun started: all end together, and the first one talks."""
+    """The processes that torchrun started: all end together, and only the first one prints."""
     from prota.runtime import OtherProcessError, start_world
 
     try:
@@ -176,22 +191,23 @@ def _processes(device: str) -> Iterator[World]:
                 stack.enter_context(redirect_stdout(nowhere))
                 stack.enter_context(redirect_stderr(nowhere))
             yield world
-        # Where something went wrong the connection stays until this process has said so: the others wait for that.
+        # After an error the connection stays open until this process has reported it: the others wait for that.
         world.close()
     except OtherProcessError:
         raise typer.Exit(1) from None
 
 
-def _report_faithfulness(evaluation: Evaluation, measured: Measured) -> dict[str, Any]:
+def _report_faithfulness(evaluation: Evaluation, measured: Measured, shown: bool) -> dict[str, Any]:
     with progress("words") as update:
         found = evaluation.faithfulness(measured, lambda what, done, total: update(done, total, what))
-    show_table(found.table())
+    if shown:
+        show_table(found.table())
     return asdict(found)
 
 
-def _report_audit(checks: list[Check]) -> None:
+def _report_audit(checks: list[Check], err: bool) -> None:
     for check in checks:
-        typer.echo(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}")
+        typer.echo(f"{'passed' if check.passed else 'FAILED'}  {check.name}: {check.detail}", err=err)
     if not all(check.passed for check in checks):
         raise typer.Exit(1)
 
@@ -203,7 +219,14 @@ def _evaluate_matrix(
 
     matrix, owners = read_matrix(path, targets)
     passport = matrix_result(matrix, owners, source=str(path), candidates=candidates, dsl=dsl)
-    show_table(passport.table())
-    if json_file is not None:
-        passport.write(json_file)
-        typer.echo(f"result: {json_file}")
+    if str(json_file) != "-":
+        show_table(passport.table())
+    _write(passport, json_file)
+
+
+def _write(passport: Passport, file: Path | None) -> None:
+    if str(file) == "-":
+        print_json(asdict(passport), indent=2)
+    elif file is not None:
+        passport.write(file)
+        typer.echo(f"result: {file}")

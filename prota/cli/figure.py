@@ -1,4 +1,4 @@
-"""`prota figure …`."""
+"""`prota figure`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from prota.cli.options import AllowMissing, Data, Device, Overrides, SplitName, load_system
+from prota.cli.commands import App
+from prota.cli.options import (
+    AllowMissing,
+    Checkpoint,
+    Data,
+    Device,
+    Overrides,
+    SplitName,
+    load_system,
+    require_paths,
+    require_system,
+)
 from prota.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -18,30 +29,44 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Figures of runs and models, PNG or SVG; also as numbers.", no_args_is_help=True)
+app = App(help="Draw figures of runs and models as PNG or SVG; export their numbers.", no_args_is_help=True)
 
 
 def _picture_file(path: Path) -> Path:
     if path.suffix.lower() not in (".png", ".svg"):
-        raise typer.BadParameter(f"{path} is neither a .png nor a .svg file")
+        raise typer.BadParameter(f"{path}: the file must end in .png or .svg")
     return path
 
 
-Out = Annotated[Path, typer.Option("--out", "-o", callback=_picture_file, help="where it goes: .png or .svg")]
-Json = Annotated[Path | None, typer.Option("--json", help="also write its numbers, to draw it elsewhere")]
-Runs = Annotated[list[Path], typer.Argument(help="two or more run folders; those of one kind are averaged over seeds")]
-Labels = Annotated[
-    list[str] | None, typer.Option("--label", help="name of a run, once for each; one name is one curve")
+Out = Annotated[
+    Path, typer.Option("--out", "-o", callback=_picture_file, metavar="FILE", help="file to write: .png or .svg")
 ]
-Checkpoint = Annotated[Path, typer.Argument(help="run folder or model folder", show_default=False)]
-Caption = Annotated[str | None, typer.Option(help="a caption of the split; any words where --video is given")]
-Video = Annotated[str | None, typer.Option(help="id of the caption's own video")]
-Negative = Annotated[str | None, typer.Option(help="id of the other video; default: the best-scoring wrong one")]
+Json = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="also write the numbers of the figure as JSON")
+]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN", help="two or more run folders; equal settings are averaged over seeds", show_default=False
+    ),
+]
+Labels = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME", help="label of a run, once per run; runs with one label share a curve"),
+]
+Caption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="caption of the split, or any text if --video is given")
+]
+Video = Annotated[str | None, typer.Option(metavar="ID", help="video of the caption")]
+Negative = Annotated[
+    str | None, typer.Option(metavar="ID", help="video to compare with; default: the wrong one with the best score")
+]
 
 
 @app.command()
 def uncertainty(runs: Runs, out: Out, labels: Labels = None, json_file: Json = None) -> None:
-    """Mean log σ² of words and frames over training, with and without the KL term."""
+    """Plot the mean log σ² of words and frames over training, with and without the KL term."""
+    require_paths(*runs)
     _require_packages()
     from prota.figures import uncertainty as figure
 
@@ -51,7 +76,8 @@ def uncertainty(runs: Runs, out: Out, labels: Labels = None, json_file: Json = N
 
 @app.command()
 def margin(runs: Runs, out: Out, labels: Labels = None, json_file: Json = None) -> None:
-    """The adaptive margin and validation R@1 over training, with and without that margin."""
+    """Plot the adaptive margin and validation R@1 over training, with and without the margin."""
+    require_paths(*runs)
     _require_packages()
     from prota.figures import margin as figure
 
@@ -73,7 +99,8 @@ def tokens(
     allow_missing: AllowMissing = 0,
     json_file: Json = None,
 ) -> None:
-    """What each word and frame weighs, a caption's own video beside another; default: the closest right decision."""
+    """Draw the weights of words and frames for a caption and two videos; default: the closest correct decision."""
+    require_system(data, overrides, checkpoint)
     _require_packages()
     from prota.figures import tokens as figure
 
@@ -85,13 +112,13 @@ def tokens(
 
 @app.command()
 def distributions(
-    without: Annotated[Path, typer.Argument(help="run or model folder without ProTA", show_default=False)],
-    with_prota: Annotated[Path, typer.Argument(help="run or model folder with it", show_default=False)],
+    without: Annotated[Path, typer.Argument(metavar="BASELINE", help="run or model without ProTA", show_default=False)],
+    with_prota: Annotated[Path, typer.Argument(metavar="MODEL", help="run or model with ProTA", show_default=False)],
     out: Out,
     caption: Caption = None,
     video: Video = None,
     negative: Negative = None,
-    labels: Annotated[list[str] | None, typer.Option("--label", help="name of a model; twice")] = None,
+    labels: Annotated[list[str] | None, typer.Option("--label", metavar="NAME", help="label of a model; twice")] = None,
     data: Data = None,
     overrides: Overrides = None,
     split: SplitName = "test",
@@ -99,10 +126,11 @@ def distributions(
     allow_missing: AllowMissing = 0,
     json_file: Json = None,
 ) -> None:
-    """t-SNE of words and frames with their σ, two models; default: the caption that the second one mends most."""
+    """Plot words and frames of two models with their σ by t-SNE; default: the caption whose rank improves most."""
     names = labels or ["without ProTA", "with ProTA"]
     if len(names) != 2:
-        raise typer.BadParameter("two models have two names: give --label twice, or not at all")
+        raise typer.BadParameter("give --label twice or not at all")
+    require_system(data, overrides, without, with_prota)
     _require_packages()
     from prota.figures import distributions as figure
 
@@ -122,9 +150,9 @@ def distributions(
 def failures(
     checkpoint: Checkpoint,
     out: Out,
-    count: Annotated[int, typer.Option(min=1, max=20, help="captions to show")] = 5,
+    count: Annotated[int, typer.Option(min=1, max=20, metavar="N", help="number of captions")] = 5,
     order: Annotated[
-        Literal["worst", "nearest"], typer.Option(help="lowest ranks first, or those nearest to the first place")
+        Literal["worst", "nearest"], typer.Option(help="worst ranks first, or the ranks nearest to 1 first")
     ] = "worst",
     data: Data = None,
     overrides: Overrides = None,
@@ -133,7 +161,8 @@ def failures(
     allow_missing: AllowMissing = 0,
     json_file: Json = None,
 ) -> None:
-    """Captions whose own video is not found first, with what is found instead."""
+    """Draw captions whose video is not ranked first, with the videos that are."""
+    require_system(data, overrides, checkpoint)
     _require_packages()
     from prota.figures import failures as figure
 
@@ -145,15 +174,18 @@ def failures(
 
 @app.command()
 def ablation(
-    folder: Annotated[Path, typer.Argument(help="what `prota ablate` was given as --out", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="the --out folder of `prota ablate`", show_default=False)
+    ],
     out: Out,
-    table: Annotated[
-        Literal["main", "temperature", "kernels"], typer.Option(help="which of the paper's tables")
-    ] = "main",
-    metric: Annotated[Literal["r1", "r5", "r10", "median_rank", "mean_rank"], typer.Option(help="what to plot")] = "r1",
+    table: Annotated[Literal["main", "temperature", "kernels"], typer.Option(help="table of the paper")] = "main",
+    metric: Annotated[
+        Literal["r1", "r5", "r10", "median_rank", "mean_rank"], typer.Option(help="metric to plot")
+    ] = "r1",
     json_file: Json = None,
 ) -> None:
-    """A table of `prota ablate` with error bars over seeds, the paper's figures beside it."""
+    """Plot a table of `prota ablate` with error bars over seeds, beside the results of the paper."""
+    require_paths(folder)
     _require_packages()
     from prota.figures import ablation as figure
 
@@ -170,7 +202,7 @@ def _require_packages() -> None:
 def _score(
     checkpoint: Path, data: Path | None, overrides: list[str] | None, *, split: str, device: str, allow_missing: int
 ) -> RankedSplit:
-    """The split as a checkpoint scores it, with a bar while it does."""
+    """Score a split with a checkpoint; shows a progress bar."""
     system = load_system(checkpoint, data, overrides, device)
     from prota.evaluation.report import Evaluation
     from prota.figures.ranked import RankedSplit

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import INTERRUPTED, Device, LibraryPlace, ModelName, RayAddress, Timeout, Workers
+from prota.cli.options import (
+    INTERRUPTED,
+    AsJson,
+    Device,
+    LibraryPlace,
+    ModelName,
+    RayAddress,
+    Timeout,
+    Workers,
+    connected,
+    print_json,
+    require_model,
+    require_paths,
+)
 from prota.cli.progress import progress_bar
 from prota.cli.train import StopRequest
 
@@ -21,9 +36,11 @@ if TYPE_CHECKING:
 
 __all__ = ["index"]
 
-Paths = Annotated[list[Path], typer.Argument(help="videos and pictures, or folders of them", show_default=False)]
+Paths = Annotated[
+    list[Path], typer.Argument(metavar="PATH", help="videos, pictures, or folders of them", show_default=False)
+]
 Pictures = Annotated[
-    bool, typer.Option(help="index JPEG, PNG and WebP too, but not x.jpg beside x.mp4, which is a preview of it")
+    bool, typer.Option(help="also index JPEG, PNG and WebP files, except x.jpg beside x.mp4, which is its preview")
 ]
 
 
@@ -31,45 +48,58 @@ def index(
     paths: Paths,
     library: LibraryPlace = "library",
     model: ModelName = None,
-    fps: Annotated[float, typer.Option(min=0.01, help="frames looked at per second")] = 1.0,
-    frames: Annotated[int, typer.Option(min=0, help="frames of a segment; 0: as many as the model takes")] = 0,
-    overlap: Annotated[float, typer.Option(min=0, max=0.9, help="share of a segment that the next one repeats")] = 0.5,
+    fps: Annotated[float, typer.Option(min=0.01, metavar="FPS", help="frames sampled per second")] = 1.0,
+    frames: Annotated[
+        int, typer.Option(min=0, metavar="N", help="frames per segment; 0: the maximum of the model")
+    ] = 0,
+    overlap: Annotated[
+        float, typer.Option(min=0, max=0.9, metavar="SHARE", help="overlap of consecutive segments")
+    ] = 0.5,
     pictures: Pictures = True,
-    shots: Annotated[bool, typer.Option("--shots", help="let no segment cross a cut")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="remove videos whose files are gone")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="try bad files again")] = False,
+    shots: Annotated[bool, typer.Option("--shots", help="detect cuts; no segment crosses one")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="remove videos whose files are missing")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="retry files that failed before")] = False,
     workers: Workers = 0,
     timeout: Timeout = 300.0,
-    wait: Annotated[float, typer.Option(min=0, help="seconds to wait for another writer")] = 0.0,
+    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="time to wait for another writer")] = 0.0,
     device: Device = "auto",
     ray: RayAddress = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Bring a library up to date with folders of videos and pictures; the same command continues one that was stopped.
+    """Create or update a library. An interrupted run is resumed by the same command.
 
-    How videos are cut (--frames, --fps, --overlap, --shots) counts for files that are new or changed.
+    --frames, --fps, --overlap and --shots apply to new and changed files only. Exit status 1 if every file failed.
     """
+    require_paths(*paths)
+    if model is not None:
+        require_model(model)
     if ray is not None:
         from prota.cluster.connect import check
 
         check(ray)
     from prota.library.library import Library
 
-    # On a cluster, others encode; this process only has to know which model it is.
+    # On a cluster the workers encode; this process only identifies the model.
     opened = Library(library, model, device="cpu" if ray else device)
     with _executor(ray, device, workers) as executor, _Display() as display:
-        # Not before: Ray takes signals to itself when it connects.
+        # Only now: Ray replaces the signal handlers when it connects.
         stop = StopRequest()
         report = opened.index(
             paths, fps=fps, frames=frames, overlap=overlap, shots=shots, pictures=pictures, prune=prune, retry=retry,
             workers=workers, timeout=timeout, wait=wait, report=display.show, should_stop=stop, executor=executor,
         )  # fmt: skip
-    _tell(report, library, "removed" if prune else "gone")
+    if as_json:
+        print_json({"library": library, **asdict(report)}, indent=2)
+    else:
+        _print_report(report, library, "removed" if prune else "missing")
     if not report.finished:
-        typer.echo("stopped; what was finished is in the library, and the same command goes on from there", err=True)
+        typer.echo("interrupted; finished files are in the library, the same command resumes", err=True)
         raise SystemExit(INTERRUPTED)
     if report.bad and len(report.bad) == report.done:
-        # Nothing of what was asked for can be searched.
         raise SystemExit(1)
+    if report.done and not as_json:
+        where = "" if library == "library" else f" --library {shlex.quote(library)}"
+        typer.echo(f'search it with: prota search "a dog jumps into water"{where}')
 
 
 @contextmanager
@@ -78,28 +108,24 @@ def _executor(ray: str | None, device: str, workers: int) -> Iterator[ExecutorMa
     if ray is None:
         yield None
         return
-    from prota.cluster.connect import connect
-
-    with connect(ray) as dashboard:
-        if dashboard:
-            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+    with connected(ray):
         from prota.cluster.executor import RayExecutor
 
         yield partial(RayExecutor, device=device, decoders=workers)
 
 
-def _tell(report: IndexReport, library: str, gone: str) -> None:
+def _print_report(report: IndexReport, library: str, gone: str) -> None:
     for path, reason in sorted(report.bad.items()):
         typer.echo(f"bad: {_on_one_line(path)}: {reason}", err=True)
     if not (report.finished or report.found):
-        # Stopped before anything was looked at.
+        # Interrupted before any file was found.
         return
     parts = {
         "indexed": report.indexed, "unchanged": report.unchanged - report.still_bad, "moved": report.moved,
-        "already there at another path": report.duplicates, "bad": len(report.bad),
-        "bad as before (--retry tries them again)": report.still_bad, gone: report.gone,
+        "duplicates": report.duplicates, "bad": len(report.bad),
+        "bad as before (retry them with --retry)": report.still_bad, gone: report.gone,
     }  # fmt: skip
-    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "nothing to index found"
+    counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos or pictures found"
     new = f"{report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video"
     typer.echo(f"{library}: {counts}; {new}" + (f" and {_pictures(report)}" if report.pictures else ""))
 
@@ -109,12 +135,12 @@ def _pictures(report: IndexReport) -> str:
 
 
 def _on_one_line(path: str) -> str:
-    """A name as it is, but for what would break the line or steer the terminal."""
+    """A file name with its control characters escaped."""
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in path)
 
 
 class _Display:
-    """Files, hours of video, pictures, rate and time left."""
+    """A progress bar with files, hours of video, pictures, throughput and ETA."""
 
     def __init__(self) -> None:
         self.bar = progress_bar(times=False)
@@ -134,16 +160,16 @@ class _Display:
 
 
 def progress_note(report: IndexReport, elapsed: float) -> str:
-    """What the bar says: hours of video with the rate, pictures, bad files, time taken and time left."""
+    """The text beside the bar: hours of video, throughput, pictures, bad files, elapsed time and ETA."""
     parts = [f"{report.seconds / 3600:.2f} h of video", f"{report.seconds / max(1e-9, elapsed):.1f} x real time"]
     if report.pictures:
         parts = [*(parts if report.seconds else []), _pictures(report)]
     if report.bad:
         parts.append(f"{len(report.bad)} bad")
     parts.append(_clock(elapsed))
-    # By the bytes of files: a film among clips is one file, but most of the work.
+    # Estimated from bytes, not files: a film among clips is one file, but most of the work.
     if 0 < report.bytes_done < report.bytes_new:
-        parts.append(f"{_clock(elapsed * (report.bytes_new / report.bytes_done - 1))} left")
+        parts.append(f"ETA {_clock(elapsed * (report.bytes_new / report.bytes_done - 1))}")
     return ", ".join(parts)
 
 

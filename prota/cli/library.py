@@ -2,46 +2,74 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from prota.cli.options import LibraryPlace
+from prota.cli.commands import App
+from prota.cli.options import AsJson, LibraryPlace, print_json, require_library
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Look after a library of indexed videos.", no_args_is_help=True)
+app = App(help="Inspect and maintain a library.", no_args_is_help=True)
 
 
 @app.command()
-def info(library: LibraryPlace = "library") -> None:
-    """What a library holds, as JSON; bad files with the reason."""
+def info(library: LibraryPlace = "library", as_json: AsJson = False) -> None:
+    """Show the contents and size of a library, and bad files with the reason."""
+    require_library(library)
     from prota.library import manage
 
-    typer.echo(json.dumps(manage.info(library), indent=2))
+    found = manage.info(library)
+    if as_json:
+        print_json(found, indent=2)
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    videos, model = found["videos"], found["model"]
+    counts = f"{videos['indexed']:,} indexed ({found['pictures']:,} of them pictures)"
+    rows = {
+        "library": f"{found['folder']}, version {found['version']}, created {found['created']}",
+        "files": f"{counts}, {videos['bad']:,} bad, {videos['gone']:,} missing",
+        "video": f"{found['hours']:,.2f} h in {found['segments']:,} segments",
+        "size": f"{found['bytes'] / 1e6:,.1f} MB",
+        "model": model["name"],
+    }
+    for name, value in rows.items():
+        typer.echo(f"{name:8} {value}")
+    for path, reason in found["bad"].items():
+        typer.echo(f"bad      {path}: {reason}")
 
 
 @app.command()
 def verify(
     library: LibraryPlace = "library",
-    deep: Annotated[bool, typer.Option("--deep", help="also read every video file again and compare its hash")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="also read all video files and compare their hashes")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Check that everything in a library is whole; exit code 1 where it is not."""
+    """Check a library for corruption; exit status 1 if there is any."""
+    require_library(library)
     from prota.library import manage
 
     problems = manage.verify(library, deep=deep)
-    for problem in problems:
-        typer.echo(problem, err=True)
+    if as_json:
+        print_json({"library": library, "problems": problems}, indent=2)
+    else:
+        for problem in problems:
+            typer.echo(problem, err=True)
     if problems:
         raise typer.Exit(1)
-    typer.echo(f"{library}: good")
+    if not as_json:
+        typer.echo(f"{library}: good")
 
 
 @app.command()
 def compact(library: LibraryPlace = "library") -> None:
-    """Join small files, drop old versions, and build the index that large libraries are searched by."""
+    """Merge small files, delete old versions, and build the index that large libraries need."""
+    require_library(library)
     from prota.library import manage
 
     manage.compact(library)
@@ -50,10 +78,12 @@ def compact(library: LibraryPlace = "library") -> None:
 
 @app.command()
 def merge(
-    others: Annotated[list[str], typer.Argument(help="libraries to take in", show_default=False)],
+    others: Annotated[list[str], typer.Argument(metavar="LIBRARY", help="libraries to add", show_default=False)],
     library: LibraryPlace = "library",
 ) -> None:
-    """Take in libraries that were made elsewhere with the same model; nothing is doubled."""
+    """Add libraries that were made with the same model; identical videos are stored once."""
+    for place in (library, *others):
+        require_library(place)
     from prota.library import manage
 
     manage.merge(library, others)
@@ -62,10 +92,11 @@ def merge(
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(help="file to write, .jsonl or .parquet", show_default=False)],
+    path: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl or .parquet file to write", show_default=False)],
     library: LibraryPlace = "library",
 ) -> None:
     """Write one row per segment, without its tokens."""
+    require_library(library)
     from prota.library import manage
 
     manage.export(library, path)
@@ -74,10 +105,11 @@ def export(
 
 @app.command()
 def remove(
-    videos: Annotated[list[str], typer.Argument(help="paths or ids of videos", show_default=False)],
+    videos: Annotated[list[str], typer.Argument(metavar="VIDEO", help="paths or ids of videos", show_default=False)],
     library: LibraryPlace = "library",
 ) -> None:
-    """Take videos out of a library; their files stay where they are."""
+    """Remove videos from a library; their files are kept."""
+    require_library(library)
     from prota.library import manage
 
     manage.remove(library, videos)

@@ -1,16 +1,19 @@
-"""What several commands take and print."""
+"""Options that several commands take, checks of arguments, and output as JSON or a table."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperCommand
 
+from prota.errors import NotFoundError
 from prota.models import shipped
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "INTERRUPTED",
     "AllowMissing",
+    "AsJson",
     "BackendName",
+    "Checkpoint",
     "ConfigFile",
     "Data",
     "Device",
@@ -31,25 +36,35 @@ __all__ = [
     "ModelName",
     "Overrides",
     "RayAddress",
-    "RayCommand",
     "SplitName",
     "StartModel",
     "Timeout",
     "Workers",
+    "connected",
     "cores",
     "load_experiment",
     "load_system",
     "print_json",
     "read_lines",
+    "require_config",
     "require_data",
+    "require_library",
+    "require_model",
+    "require_paths",
+    "require_system",
     "show_table",
-    "with_address",
+    "write_json",
 ]
 
-# The exit code after Ctrl-C.
+# The exit status after Ctrl-C.
 INTERRUPTED = 130
 
-ConfigFile = Annotated[Path, typer.Argument(help="TOML file of the experiment, see configs/", show_default=False)]
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="TOML file of the experiment, see configs/", show_default=False)
+]
+Checkpoint = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="run folder, model folder, name or hub id", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", "-s", metavar="SECTION.FIELD=VALUE", help="override a setting; may be repeated"),
@@ -59,69 +74,83 @@ StartModel = Annotated[
     typer.Option(
         "--from",
         metavar="MODEL",
-        help="model to start from: a shipped name, folder, hub id or run; its settings where the config has none",
+        help="start from this model: a name, folder, hub id or run; it also gives the settings that CONFIG omits",
         show_default=False,
     ),
 ]
-Data = Annotated[Path | None, typer.Option(help="TOML file whose data to use; default: the run's own")]
-SplitName = Annotated[Literal["test", "val", "train"], typer.Option(help="which split")]
-AllowMissing = Annotated[
-    int, typer.Option(min=0, metavar="N", help="go on although up to N videos of a split are missing; recorded")
+Data = Annotated[
+    Path | None, typer.Option(metavar="CONFIG", help="TOML file with the data to use; default: the run's own data")
 ]
-Workers = Annotated[int, typer.Option(min=0, help="decoder processes; 0: one per core")]
-Timeout = Annotated[float, typer.Option(min=0.1, help="seconds a video may take")]
+SplitName = Annotated[Literal["test", "val", "train"], typer.Option(help="split to use")]
+AllowMissing = Annotated[
+    int, typer.Option(min=0, metavar="N", help="accept up to N missing videos per split; recorded in the result")
+]
+Workers = Annotated[int, typer.Option(min=0, metavar="N", help="decoder processes; 0: one per core")]
+Timeout = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="time limit for decoding a video")]
 BackendName = Annotated[
     Literal["auto", "reference", "triton", "cpu"],
-    typer.Option("--backend", help="what computes scores; auto: the fused kernels wherever they can"),
+    typer.Option("--backend", help="implementation of the scores; auto: the fused kernels where supported"),
 ]
-# Text: a Path would take one of the slashes of an address.
+# Text: a Path would remove one of the slashes of an address.
 LibraryPlace = Annotated[
     str,
-    typer.Option(
-        "--library", "-l", metavar="PLACE", help="folder of the library, or s3://bucket/prefix, gs://…, az://…"
-    ),
+    typer.Option("--library", "-l", metavar="LIBRARY", help="library folder, or s3://bucket/prefix, gs://…, az://…"),
 ]
 ModelName = Annotated[
     str | None,
     typer.Option(
-        help=f"model folder, hub id or {shipped.DEFAULT}; default: the library's own, for a new one {shipped.DEFAULT}",
+        metavar="MODEL",
+        help=f"name, model folder or hub id; default: the library's model, for a new library {shipped.DEFAULT}",
         show_default=False,
     ),
 ]
-Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1 …; auto: a GPU where there is one")]
+Device = Annotated[
+    str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, mps, …; auto: the GPU if there is one, else the CPU")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
 RayAddress = Annotated[
     str | None,
     typer.Option(
         "--ray", metavar="[ADDRESS]", show_default=False,
-        help="work on a Ray cluster: host:port, or auto for one of this machine; without an address one is started",
+        help="use a Ray cluster: host:port, or auto for one on this machine; without an address, start a local one",
     ),
 ]  # fmt: skip
 
-
-class RayCommand(TyperCommand):
-    """A command whose --ray may stand without an address, which typer has no options for."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """See `TyperCommand`."""
-        return super().parse_args(ctx, with_address(args))
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def with_address(args: list[str]) -> list[str]:
-    """A command line in which every --ray has an address: what follows it and is none is something else."""
-    from prota.cluster.connect import LOCAL, is_address
+def require_paths(*paths: Path | str) -> None:
+    """NotFoundError for all of these that do not exist, before anything heavy is imported."""
+    missing = [str(path) for path in paths if not os.path.exists(path)]
+    if missing:
+        raise NotFoundError(f"{', '.join(missing)}: no such file or folder")
 
-    end = args.index("--") if "--" in args else len(args)
-    alone = {
-        place
-        for place in range(end)
-        if args[place] == "--ray" and not (place + 1 < end and is_address(args[place + 1]))
-    }
-    return [f"--ray={LOCAL}" if place in alone else arg for place, arg in enumerate(args)]
+
+def require_library(library: str) -> None:
+    """NotFoundError if a folder contains no library. An object store is asked when the library is opened."""
+    if ":/" not in library and not Path(library, "library.json").is_file():
+        raise NotFoundError.library(library)
+
+
+def require_model(*models: Path | str) -> None:
+    """NotFoundError for the first of these that can be neither a folder nor a shipped model nor a hub id."""
+    for model in map(str, models):
+        if not (Path(model).exists() or model in shipped.names() or _HUB_ID.fullmatch(model)):
+            raise NotFoundError(
+                f"{model}: no such folder, not a shipped model ({', '.join(shipped.names())}), and not a hub id",
+                hint="give a folder, a shipped name or owner/name",
+            )
+
+
+def require_config(path: Path) -> None:
+    if not path.is_file():
+        raise typer.BadParameter(f"cannot read the config file {path}: no such file")
 
 
 def load_experiment(path: Path, overrides: list[str] | None, start: str | None = None) -> Experiment:
-    """The experiment of a TOML file; ``start``, the model of --from, stands for its train.start."""
+    """The experiment of a TOML file; ``start``, the model of --from, replaces its train.start."""
+    require_config(path)
     from prota.config.experiment import Experiment
     from prota.runs import config_of
 
@@ -132,8 +161,8 @@ def load_experiment(path: Path, overrides: list[str] | None, start: str | None =
 def load_system(
     checkpoint: Path, data: Path | None, overrides: list[str] | None, device: str | torch.device
 ) -> SystemUnderTest:
-    """A run or model with its own data, or with those of another TOML file."""
-    require_data(data, overrides)
+    """A run or model with its own data, or with the data of another TOML file."""
+    require_system(data, overrides, checkpoint)
     from prota.evaluation.report import SystemUnderTest
     from prota.runtime import start_world
 
@@ -143,25 +172,53 @@ def load_system(
 
 
 def require_data(data: Path | None, overrides: list[str] | None) -> None:
-    if data is None and overrides:
-        raise typer.BadParameter("--set changes the settings of --data CONFIG: give that too")
+    """BadParameter if there are overrides, but no file that they change, or if that file is missing."""
+    if data is not None:
+        require_config(data)
+    elif overrides:
+        raise typer.BadParameter("--set changes the settings of --data CONFIG, which is missing")
+
+
+def require_system(data: Path | None, overrides: list[str] | None, *models: Path) -> None:
+    """Check the arguments of `load_system` before anything heavy is imported."""
+    require_data(data, overrides)
+    require_model(*models)
 
 
 def read_lines(file: Path) -> list[str]:
-    """Of a text file, or of standard input where it is ``-``."""
+    """The lines of a text file; ``-``: of standard input."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         return content.decode("utf-8-sig").splitlines()
     except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from None
+        raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file} cannot be read: it is not UTF-8 ({error.reason})") from None
+        raise typer.BadParameter(f"cannot read {file}: not UTF-8 ({error.reason})") from None
 
 
 def print_json(value: object, indent: int | None = None) -> None:
-    """Letters as they are where the output can hold them: a name with question marks would be another."""
+    """Print JSON; characters that the output cannot encode are escaped, because `?` would change a file name."""
     holds_all = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     typer.echo(json.dumps(value, indent=indent, ensure_ascii=not holds_all))
+
+
+def write_json(value: object, file: Path) -> None:
+    """Write JSON to a file; ``-``: to standard output."""
+    if str(file) == "-":
+        print_json(value, indent=2)
+    else:
+        file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def connected(ray: str) -> Iterator[None]:
+    """A connection to a Ray cluster; prints the URL of its dashboard."""
+    from prota.cluster.connect import connect
+
+    with connect(ray) as dashboard:
+        if dashboard:
+            typer.echo(f"Ray's dashboard: {dashboard}", err=True)
+        yield
 
 
 def cores() -> int:
@@ -169,9 +226,9 @@ def cores() -> int:
 
 
 def show_table(table: Table, narrowest: int | None = None) -> None:
-    """As wide as its numbers: half a number is none, in a file as in a narrow window.
+    """Print a table without cutting numbers off, however narrow the terminal.
 
-    One with a column that folds needs the width ``narrowest`` in a window, and all of it in a file, to be copied from.
+    ``narrowest``: least width of a table with a column that folds. In a file nothing folds, for copying.
     """
     from rich.console import Console
 

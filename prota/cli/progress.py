@@ -1,4 +1,4 @@
-"""Progress bars, on stderr."""
+"""Progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["progress", "progress_bar"]
 
 
 def progress_bar(*, times: bool = True, visible: bool = True) -> Progress:
-    """A bar whose tasks have a ``note``; ``times``: also elapsed and remaining."""
+    """A bar whose tasks have a ``note``; ``times``: also show the elapsed time and the ETA."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -33,7 +33,7 @@ def progress_bar(*, times: bool = True, visible: bool = True) -> Progress:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[..., None]]:
-    """A bar with one task; call what it gives with done=, total= and note=."""
+    """A bar with one task; yields a function that updates it by done, total and note."""
     with progress_bar() as bar:
         task = bar.add_task(label, total=None, note="")
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_lines, show_table
+from prota.cli.options import (
+    Device,
+    LibraryPlace,
+    ModelName,
+    print_json,
+    read_lines,
+    require_library,
+    require_model,
+    require_paths,
+    show_table,
+)
 from prota.errors import ProtaError
 
 if TYPE_CHECKING:
@@ -17,129 +27,138 @@ if TYPE_CHECKING:
 
 __all__ = ["search"]
 
-Words = Annotated[list[str] | None, typer.Argument(help="what the moment shows", show_default=False)]
-
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT", help="description of the moment, in English", show_default=False)
+]
 Where = Annotated[
     str | None,
     typer.Option(
-        help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (else 'video'); "
-        "a picture has the duration 0; of copies, the first one counts"
+        metavar="SQL",
+        help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (or 'video'); pictures "
+        "have the duration 0; of identical files the first one counts",
     ),
 ]
 Like = Annotated[
     str | None,
     typer.Option(
-        help="find what looks like a clip or a picture: clip.mp4@12-20 in seconds, clip.mp4 (its middle), x.jpg"
+        metavar="FILE",
+        help="search by example: x.jpg, clip.mp4 (its middle) or clip.mp4@12-20 (from second 12 to 20)",
     ),
 ]
 
 
 def search(
     words: Words = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="moments to show")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="number of moments to show")] = 10,
     library: LibraryPlace = "library",
     where: Where = None,
     like: Like = None,
-    queries: Annotated[Path | None, typer.Option(help="file of queries, one a line; -: standard input")] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="score every segment, however many there are")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="also show what is no good match")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="show which words matched which seconds")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one object a query")] = False,
-    open_best: Annotated[bool, typer.Option("--open", help="open the best video at its moment")] = False,
+    queries: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="text file with one query per line; -: standard input")
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="score all segments, even in a large library")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="show the contributions of words and frames")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, one line per query")] = False,
+    open_best: Annotated[bool, typer.Option("--open", help="play the best good match")] = False,
     model: ModelName = None,
     device: Device = "auto",
 ) -> None:
-    """Find the moments that some words mean."""
+    """Search the library with a text query, or with a clip or picture.
+
+    Results below the calibrated threshold are listed last, under a line, as weaker matches.
+    """
+    require_library(library)
+    if model is not None:
+        require_model(model)
     texts = _queries(words, queries, like)
     if explain and like is not None:
-        raise typer.BadParameter("--explain shows which words matched, and --like has none")
+        raise typer.BadParameter("--explain needs a text query, not --like")
     from prota.library.library import Library
 
     lib = Library(library, model, device=device, existing=True)
     best: Hit | None = None
     for text in texts:
-        # One by one: on a CPU, scores of a batch may differ in the last bit.
+        # One at a time: on a CPU, scores of a batch may differ in the last bit.
         results = lib.search(text if like is None else None, k, like=like, where=where, exact=exact)
         if results.query.cut and not as_json:
             length = lib.model.config.encoder.text_length
-            typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
-        hits = results.hits if everything else results.good
-        best = best or (hits[0] if hits else None)
+            typer.echo(f"query truncated to {length} tokens, the limit of the model", err=True)
+        best = best or next(iter(results), None)
         if as_json:
-            print_json(_as_dict(results, hits, explain))
-        elif results.hits and not hits:
-            typer.echo(f"no good match for “{results.query.text}” (--all shows the {len(results.hits)} nearest)")
+            print_json(_as_dict(results, explain))
         else:
-            _show(results, hits, explain)
+            _show(results, explain)
     if open_best and best is not None:
         _open(best)
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
     if [bool(words), file is not None, like is not None].count(True) != 1:
-        raise typer.BadParameter("give either words, --queries FILE or --like CLIP")
+        raise typer.BadParameter("give one of TEXT, --queries FILE and --like FILE")
     from prota.library.search.queries import parse_clip, words_of
 
     if like is not None:
-        parse_clip(like)
+        require_paths(parse_clip(like).path)
         return [like]
     texts = [" ".join(words or [])] if file is None else read_lines(file)
     texts = [text for text in texts if words_of(text)]
     if not texts:
         if file is not None:
-            raise typer.BadParameter(f"{file} has no query: write one a line, in words")
-        raise typer.BadParameter("the query is empty: say in words what the moment shows")
+            raise typer.BadParameter(f"{file} contains no query: write one per line")
+        raise typer.BadParameter("the query is empty: describe the moment in words")
     return texts
 
 
-def _as_dict(results: Results, hits: list[Hit], explain: bool) -> dict[str, Any]:
-    moments = []
-    for hit in hits:
-        moment = hit.to_dict()
+def _as_dict(results: Results, explain: bool) -> dict[str, Any]:
+    found = results.to_dict()
+    for hit, moment in zip(results.hits, found["moments"], strict=True):
         if explain:
             why = hit.explain()
             moment["words"] = [{"word": word.text, "adds": word.contribution} for word in why.words]
             moment["frames"] = [{"second": round(frame.time, 3), "adds": frame.contribution} for frame in why.frames]
-        moments.append(moment)
-    return results.to_dict() | {"moments": moments, "no_good_match": bool(results.hits) and not hits}
+    return found
 
 
 def _short(path: str) -> str:
-    """Below the present folder without it, as one would type it."""
+    """A path below the working directory as a relative path."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _show(results: Results, hits: list[Hit], explain: bool) -> None:
+def _show(results: Results, explain: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
     from prota.library.search.hits import clock
 
-    console, text = Console(), escape(results.query.text)
-    if not hits:
+    console, text, good = Console(), escape(results.query.text), results.good
+    if not results.hits:
         console.print(f"nothing found for “{text}”")
         return
     number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
     video = Column("video", overflow="fold")
-    table = Table(number, moment, video, match, score, title=f"“{text}”")
-    for place, hit in enumerate(hits, start=1):
+    table = Table(number, moment, video, match, score, title=f"“{text}”" if good else f"no good match for “{text}”")
+    for place, hit in enumerate(results.hits, start=1):
+        judged = "" if hit.probability is None else f"{hit.probability:.0%}"
         table.add_row(
             str(place),
             "picture" if hit.video.kind == "picture" else f"{clock(hit.start)} – {clock(hit.end)}",
             escape(_short(hit.video.path)),
-            "" if hit.probability is None else f"{hit.probability:.0%}",
+            judged if hit in good else f"weaker ({judged})",
             f"{hit.score:.3f}",
+            style="" if hit in good else "dim",
+            # A line between good and weaker matches.
+            end_section=place == len(good),
         )
     show_table(table, narrowest=60)
     if explain:
-        for place, hit in enumerate(hits[:3], start=1):
+        for place, hit in enumerate(results.hits[:3], start=1):
             _explain(console, place, hit, hit.explain())
 
 
 def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None:
-    """Bars of what words and seconds add; they sum to the score."""
+    """Draw the contributions of words and frames as bars; they add up to the score."""
     from rich.cells import cell_len
     from rich.markup import escape
 
@@ -150,7 +169,7 @@ def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None
     rows += [("the picture" if picture else clock(frame.time), frame.contribution) for frame in why.frames]
     largest = max(abs(value) for _, value in rows) or 1.0
     width = max(cell_len(name) for name, _ in rows)
-    console.print(f"\n{place}. why, adding up to {why.score:.3f} ({escape(_short(hit.video.path))})")
+    console.print(f"\n{place}. contributions to the score {why.score:.3f} ({escape(_short(hit.video.path))})")
     for name, value in rows:
         bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
         padding = " " * (width - cell_len(name))
@@ -158,7 +177,7 @@ def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None
 
 
 def _open(hit: Hit) -> None:
-    """A video with mpv or vlc at the moment; else, and a picture, with whatever opens its kind here."""
+    """Open a video at its moment with mpv or vlc; without them, or for a picture, use the default application."""
     import shutil
 
     for command in (["mpv", f"--start={hit.start:.1f}"], ["vlc", f"--start-time={hit.start:.1f}"]):
@@ -168,5 +187,5 @@ def _open(hit: Hit) -> None:
     opener = "open" if sys.platform == "darwin" else "xdg-open"
     if not shutil.which(opener):
         remedy = ": install mpv or vlc" if hit.video.kind == "video" else ""
-        raise ProtaError(f"no program found to open {hit.video.path}{remedy}")
+        raise ProtaError(f"no application found to open {hit.video.path}{remedy}")
     subprocess.Popen([opener, hit.video.path])

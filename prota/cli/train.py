@@ -14,12 +14,15 @@ import typer
 from prota.cli.options import (
     INTERRUPTED,
     AllowMissing,
+    AsJson,
     BackendName,
     ConfigFile,
     Device,
     Overrides,
     StartModel,
     load_experiment,
+    print_json,
+    require_config,
 )
 from prota.cli.progress import progress_bar
 
@@ -31,14 +34,16 @@ __all__ = ["Display", "StopRequest", "train"]
 
 def train(
     config: ConfigFile,
-    run: Annotated[Path, typer.Option("--out", "-o", help="folder of the run: log and checkpoints")],
+    run: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="run folder for the log and checkpoints")],
     overrides: Overrides = None,
     start: StartModel = None,
     device: Device = "auto",
     backend: BackendName = "auto",
     allow_missing: AllowMissing = 0,
+    as_json: AsJson = False,
 ) -> None:
-    """Train a model. The same command continues a run that was stopped; under torchrun, on many devices."""
+    """Train a model. An interrupted run is resumed by the same command. Start it with torchrun for several devices."""
+    require_config(config)
     from prota.kernels.dispatch import using
     from prota.runtime import OtherProcessError
     from prota.training.api import Trainer
@@ -50,34 +55,40 @@ def train(
             result = trainer.train(report=display, should_stop=stop, allow_missing=allow_missing)
     except OtherProcessError:
         raise SystemExit(1) from None
-    # Where something went wrong the connection stays until this process has said so: the others wait for that.
+    # After an error the connection stays open until this process has reported it: the others wait for that.
     trainer.world.close()
     if not trainer.world.first:
         return
-    if result.finished:
+    if as_json:
+        state = result.state
+        print_json({
+            "run": str(run), "finished": result.finished, "step": state.step, "steps": result.steps,
+            "best_step": state.best_step, "best_value": state.best_value,
+        }, indent=2)  # fmt: skip
+    elif result.finished:
         typer.echo(f"finished {result.steps} steps: {run}")
         typer.echo(_chosen(result.state))
         typer.echo(f"evaluate it with: prota evaluate {shlex.quote(str(run))}")
     else:
         typer.echo(
-            f"stopped at step {result.state.step} of {result.steps}, saved in {run}; "
-            "the same command goes on from there"
+            f"interrupted at step {result.state.step} of {result.steps}, saved in {run}; the same command resumes"
         )
+    if not result.finished:
         raise SystemExit(INTERRUPTED)
 
 
 def _chosen(state: TrainingState) -> str:
     if state.best_step is None:
-        return "no validation: the last step is the one to evaluate"
+        return "no validation: evaluate uses the last step"
     return f"best on validation at step {state.best_step}: {state.best_value:.1f} (mean of R@1/5/10, both directions)"
 
 
-# A scheduler may tell every process, and torchrun then tells each of them again.
+# Seconds in which a second signal is taken for the first: a scheduler may signal all processes, and torchrun again.
 _SAME = 2.0
 
 
 class StopRequest:
-    """Ctrl-C or SIGTERM ends the run after the current step; a second Ctrl-C at once."""
+    """Ctrl-C or SIGTERM ends the run after the current step; a second Ctrl-C ends it at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -96,7 +107,7 @@ class StopRequest:
 
 
 class Display:
-    """The progress bar of a run, and TensorBoard where it is installed."""
+    """The progress bar of a run, and TensorBoard if it is installed."""
 
     def __init__(self, visible: bool, run: Path | None) -> None:
         self.bar = progress_bar(visible=visible)
@@ -136,7 +147,7 @@ class Display:
             table.add_row(name, f"{count:,}", f"{rate:g}" if rate else "frozen")
         self.console.print(table)
         if step:
-            self.console.print(f"continuing after step {step}")
+            self.console.print(f"resuming after step {step}")
         if self.task is not None:
             self.bar.remove_task(self.task)
         self.task = self.bar.add_task("training", total=steps, completed=step, note="")

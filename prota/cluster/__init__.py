@@ -1,1 +1,1 @@
-"""Work that outgrows one machine, on Ray: indexing and search over the machines of a cluster. Needs the extra `ray`."""
+"""Indexing and search on a Ray cluster; needs the extra `ray`."""

@@ -2,14 +2,13 @@
 
     fingerprint (task) → here: decide → read (task with a decoder process) → encode and write (actor) → here: commit
 
-What was read stays in Ray's object store, which moves it to disk where memory is short; this process holds references.
-Ray runs again what a dead worker or machine had begun. Only what came back is committed, so nothing is doubled;
-unreferenced fragments are garbage.
+Frames stay in Ray's object store, which spills to disk; this process holds references. Ray reruns the tasks of dead
+workers and machines. Only returned results are committed, so nothing is duplicated; unreferenced fragments are garbage.
 
-Only hashing and reading take a core. An encoder that held one could wait for frames that a machine took with it when it
-died, while no core is left to read them again.
+Only hashing and reading reserve a core. An encoder that reserved one could wait for frames of a dead machine, while no
+core is left to read them again.
 
-Ray's workers import this module. Those that read have no need of torch, so it is imported where it is used.
+Ray's workers import this module. Readers do not need torch, so it is imported in functions.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ if TYPE_CHECKING:
 
 __all__ = ["RayExecutor"]
 
-# Segments of short videos that an encoder gets at once, to be written as one fragment.
+# Segments of short videos per call of an encoder, written as one fragment.
 CALL_SEGMENTS = 16
-# Calls that an encoder has: one that it works at, and the next one.
+# Calls per encoder: a running one and the next one.
 CALLS = 2
-# Times that Ray starts an encoder again: a machine may go, but one that always dies ends the run.
+# Restarts of an encoder by Ray; an encoder that always dies ends the run.
 RESTARTS = 20
-# Seconds without a result, after a machine was lost, before the run is given up: an encoder may wait for a GPU that
-# went with it, and what was given to that encoder waits with it.
+# Seconds without a result after losing a machine, before the run fails: an encoder may wait for a GPU of that machine,
+# together with its calls.
 LOST = 600.0
 
 Ref = Any
-"""Of an object in Ray's store."""
+"""A reference to an object in Ray's store."""
 
 
 class RayExecutor:
     """See `prota.library.indexing.executor.Executor`; the process is connected to a cluster.
 
-    ``decoders``: how many read at once at most; ``encoders``: how many there are at most; 0: what there is room for.
+    ``decoders``, ``encoders``: maximum numbers; 0: by the resources of the cluster.
     """
 
     def __init__(
@@ -75,29 +74,29 @@ class RayExecutor:
         resources = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(resources.get("GPU", 0))
         if device not in ("auto", "cpu") and not gpus:
-            raise LibraryError(f"the cluster has no GPU for --device {device}: leave it out, or give cpu")
+            raise LibraryError(f"the cluster has no GPU for --device {device}: omit it or give cpu")
         cores = max(1, int(resources.get("CPU", 1)))
-        # More tasks than there are cores, so that Ray always has a next one.
+        # More tasks than cores, so that Ray always has a next one.
         self.decoders, self.encoders = decoders or 2 * cores, encoders or gpus or cores
         self._timeout = options.timeout
         self._fingerprint = _remote(fingerprint_here, num_cpus=1, max_retries=-1)
         self._read = _remote(read_part, num_cpus=1, max_retries=-1, num_returns=2)
         self._encoder = _remote(Encoder, num_cpus=0, num_gpus=min(gpus, 1), max_restarts=RESTARTS, max_task_retries=-1)
-        # In a list, so that encoders fetch it themselves, also when they are started again.
+        # In a list, so that encoders fetch the model themselves, also after a restart.
         shared = [ray.put(model.to("cpu"))]
         self._arguments = writer.location.absolute(), writer.stamp, shared, "cuda" if gpus else "cpu"
         self._pending: dict[Ref, Callable[[Any], list[Event]]] = {}
-        """What is done with each result."""
+        """The handler of each result."""
         self._tasks = 0
-        """That are with Ray: files to hash and parts to read."""
+        """Submitted tasks: files to hash and parts to read."""
         self._parts: deque[tuple[Part, Ref]] = deque()
-        """With their contents; they wait for an encoder."""
+        """Parts with their contents that wait for an encoder."""
         self._segments = 0
-        """That were read and are not encoded yet."""
+        """Segments that were read and are not yet encoded."""
         self._calls: dict[Any, int] = {}
-        """Of each encoder."""
+        """Calls per encoder."""
         self._starting: Any = None
-        """An encoder that has no model yet."""
+        """An encoder that is loading its model."""
 
     def run(self, tasks: deque[Task]) -> Generator[list[Event], None, None]:
         """See `Executor`."""
@@ -114,15 +113,14 @@ class RayExecutor:
                     continue
                 if time.monotonic() - heard > LOST and _machines() < machines:
                     raise ClusterError(
-                        "a machine of the cluster was lost, and the others have given no result since: "
-                        "the same command resumes"
+                        "the cluster lost a machine and has returned no result since", hint="the same command resumes"
                     )
                 yield []
         finally:
             self._stop()
 
     def _submit(self, tasks: deque[Task]) -> None:
-        """Hand over as many tasks as there is room for; what they read must fit into memory."""
+        """Submit as many tasks as there is room for; their frames must fit into memory."""
         while tasks and self._tasks < self.decoders and self._segments < PART * CALLS * self.encoders:
             task = tasks.popleft()
             if isinstance(task, FoundFile):
@@ -140,7 +138,7 @@ class RayExecutor:
         if machine and os.path.lexists(event.record.path):
             raise LibraryError(
                 f"machine {machine} does not see {event.record.path}: "
-                "videos must lie where all machines of the cluster see them, under the same path"
+                "all machines of the cluster must see the videos under the same path"
             )
         return [event]
 
@@ -153,7 +151,7 @@ class RayExecutor:
         return []
 
     def _encode(self) -> None:
-        """Give what was read to encoders, the same number of parts to each."""
+        """Distribute parts evenly over encoders."""
         while self._parts and self._calls:
             encoder = min(self._calls, key=self._calls.__getitem__)
             if self._calls[encoder] == CALLS:
@@ -173,7 +171,7 @@ class RayExecutor:
         return events
 
     def _start_encoder(self) -> None:
-        """One at a time: nothing is given to those that wait for a GPU that something else has."""
+        """Start one encoder at a time, so that no calls are given to encoders that wait for a GPU."""
         if self._starting is None and len(self._calls) < self.encoders:
             self._starting = self._encoder.remote(*self._arguments)
             self._pending[self._starting.check_library.remote()] = self._started
@@ -186,7 +184,7 @@ class RayExecutor:
         for encoder in (*self._calls, *filter(None, [self._starting])):
             ray.kill(encoder)
         for ref in self._pending:
-            # Calls of encoders, which have ended, cannot be cancelled.
+            # Calls of ended encoders cannot be cancelled.
             with suppress(ValueError, TypeError):
                 ray.cancel(ref, force=True)
 
@@ -200,7 +198,7 @@ def _machines() -> int:
 
 
 def _done(pending: list[Ref]) -> list[Ref]:
-    """What is ready, after `LOOK` seconds at most."""
+    """The finished results, after at most `LOOK` seconds."""
     done, _ = ray.wait(pending, timeout=LOOK, fetch_local=False)
     return ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[0] if done else []
 
@@ -213,24 +211,24 @@ def _result(ref: Ref) -> Any:
 
 
 def _explained(error: Exception) -> Exception:
-    """What went wrong on the cluster: an error that the user can mend, a bug, or the cluster itself."""
+    """The cause of an error on the cluster: an error that the user can fix, a bug, or the cluster itself."""
     inner: Any = error
     while inner is not None:
         if isinstance(inner, ProtaError) and not isinstance(inner, RayError):
             return inner
         inner = getattr(inner, "cause", None) or inner.__cause__
     bug = isinstance(error, RayTaskError)
-    return error if bug else ClusterError(f"the cluster failed: {one_line(error)}; the same command resumes")
+    return error if bug else ClusterError(f"the cluster failed: {one_line(error)}", hint="the same command resumes")
 
 
 def fingerprint_here(found: FoundFile) -> tuple[Fingerprint | Failed, str]:
-    """A task: hash a file; also the name of this machine where it does not have the file."""
+    """A task: hash a file; also returns the name of this machine if the file is missing here."""
     return fingerprint(found), "" if os.path.lexists(found.path) else platform.node()
 
 
 @cache
 def _pool(timeout: float) -> DecodePool:
-    """The decoder of this worker: a process of its own, because it may hang, which outlives a task."""
+    """The decoder process of this worker, reused by its tasks."""
     return DecodePool(1, timeout)
 
 
@@ -242,19 +240,19 @@ def read_part(task: Read, timeout: float) -> tuple[Part | Failed, VideoContent |
 
 
 class Encoder:
-    """An actor with a model: encodes what was read, and writes it into the library."""
+    """An actor with a model, which encodes parts and writes them to the library."""
 
     def __init__(self, location: Location, stamp: ModelStamp, model: list[Ref], device: str) -> None:
         import torch
 
-        # There may be as many encoders as cores.
+        # There may be one encoder per core.
         torch.set_num_threads(1)
         self.location, self.stamp, self.device = location, stamp, device
         self.model = ray.get(model[0]).to(torch.device(device)).eval()
         self._checked = False
 
     def check_library(self) -> None:
-        """LibraryError unless this machine sees the library: fragments written elsewhere would be lost."""
+        """LibraryError unless this machine sees the library: its fragments would be lost."""
         from prota.library.storage.reader import Snapshot
 
         if self._checked:
@@ -263,21 +261,21 @@ class Encoder:
             Snapshot.open(self.location).check_model(self.stamp)
         except LibraryError as error:
             raise LibraryError(
-                f"machine {platform.node()} does not see the library ({error}): "
-                "put it into a folder that all machines share, or on object storage"
+                f"machine {platform.node()} does not see the library ({error})",
+                hint="use a folder that all machines share, or object storage",
             ) from None
         self._checked = True
 
     def encode(self, parts: Sequence[Part], *contents: VideoContent | None) -> list[Event]:
-        """Encode and write: whole videos share a fragment, a part of a long one has its own."""
-        # Again after a restart, which may be on another machine.
+        """Encode and write parts: whole videos share a fragment, a part of a long video has its own."""
+        # Once per process: a restart may be on another machine.
         self.check_library()
         events: list[Event] = []
         whole: list[tuple[Part, VideoContent]] = []
         for part, content in zip(parts, contents, strict=True):
             if content is None or (len(content), content.total) != (part.count, part.record.segments):
-                # Read twice, because a machine was lost, with another result.
-                events.append(Failed(part.record, "it changed while it was read: index it again"))
+                # Read again after a machine was lost, with another result.
+                events.append(Failed(part.record, "changed while being read; index it again"))
             elif part.count == part.record.segments:
                 whole.append((part, content))
             else:
@@ -289,7 +287,7 @@ class Encoder:
         from prota.library.tokens import encode_videos
 
         videos = [(part.record.video_id, content) for part, content in given]
-        # On a CPU one by one, which is no slower: then the numbers are those of a single machine, to the last bit.
+        # On a CPU one by one, which is as fast and bit-equal to a single machine.
         groups = [videos] if videos and self.device != "cpu" else [[video] for video in videos]
         batches = [batch for group in groups for batch in encode_videos(self.model, group)]
         records = [part.record for part, _ in given]

@@ -1,11 +1,11 @@
-"""A library in parts in the memory of a Ray cluster, searched as one.
+"""Search a library that is distributed in shards over the memory of a Ray cluster.
 
-Each shard is an actor that holds neighbouring rows of one version of the library. Version and rows are arguments of the
-actor, so one that Ray restarts holds what it held before, and an answer never mixes versions; a new version gets new
-actors. Actors end with the process that made them.
+Each shard is an actor with consecutive rows of one version of the library. Version and rows are arguments of the actor,
+so a restarted actor has the same rows, and an answer never mixes versions; a new version gets new actors. Actors end
+with the process that created them.
 
-Not Ray Serve: a deployment outlives its process, is updated replica by replica, and sends each request to one replica,
-while a search has to reach all shards.
+Not Ray Serve: a deployment outlives its process, is updated replica by replica, and routes each request to one replica,
+while a search needs all shards.
 """
 
 from __future__ import annotations
@@ -38,45 +38,45 @@ from prota.types import PreparedTokens
 
 __all__ = ["Shard", "ShardSpec", "ShardedFinder", "default_shards", "divide", "merged"]
 
-# Of a GPU: while a new version is loaded, it needs room beside the present one.
+# Share of a GPU per shard: a new version is loaded beside the current one.
 GPU_SHARE = 0.5
-# A shard that has not answered a search for this many seconds after its deadline is restarted.
+# A shard is restarted this many seconds after an unanswered search.
 HANGS = 60.0
-# Seconds between two warnings that shards are still loading.
+# Seconds between warnings that shards are still loading.
 _PATIENCE = 60.0
 _log = logging.getLogger("prota.cluster")
 
 
 @dataclass(frozen=True)
 class ShardSpec:
-    """What a shard holds: neighbouring rows of one version of a library."""
+    """The content of a shard: consecutive rows of one version of a library."""
 
     folder: Location
-    """The same on all machines."""
+    """Location of the library; the same on all machines."""
     library: dict[str, Any]
-    """Its library.json: another library in the same place may have the same version numbers."""
+    """Content of library.json: another library in the same place may have the same version numbers."""
     stamp: ModelStamp
     version: Head
     rows: range
     hidden: frozenset[str] = frozenset()
-    """Contents to leave out of results."""
+    """Contents to exclude from results."""
     threads: int = 1
     gpu: bool = False
 
 
 class Shard:
-    """The actor: rows in memory where all of them are scored, on a GPU always, on a CPU up to `EXACT_SEGMENTS`."""
+    """The actor. Rows are in memory if all of them are scored: always on a GPU, up to `EXACT_SEGMENTS` on a CPU."""
 
     def __init__(self, spec: ShardSpec, head: ScoreHead) -> None:
         torch.set_num_threads(spec.threads)
         self._spec, self._head, self._device = spec, head, torch.device("cuda" if spec.gpu else "cpu")
         self._loaded: RowFinder | None = None
-        # Ray never restarts an actor whose constructor failed. The next call tries again, and raises what is wrong.
+        # Ray never restarts an actor whose constructor failed; the next call retries and raises the error.
         with suppress(Exception):
             self.ready()
 
     def ready(self) -> None:
-        """Load the rows, unless they are loaded."""
+        """Load the rows if they are not loaded."""
         self._finder()
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None, exact: bool) -> list[Ranked]:
@@ -86,7 +86,7 @@ class Shard:
         if self._loaded is None:
             spec = self._spec
             store = Snapshot(spec.folder, spec.stamp, spec.version)
-            # After the snapshot is open, so that a library that replaces this one meanwhile is noticed.
+            # After opening the snapshot, to detect that another library has replaced this one.
             if read_library(spec.folder) != spec.library:
                 raise LibraryError(f"{spec.folder} was replaced by another library")
             exact = sys.maxsize if spec.gpu else EXACT_SEGMENTS
@@ -104,11 +104,11 @@ class Shard:
 
 
 class _Handle:
-    """A shard as its front sees it. While a call is unanswered, searches do without the shard."""
+    """A shard as the client sees it. Searches skip it while a call is unanswered."""
 
     def __init__(self, spec: ShardSpec, head: ScoreHead) -> None:
-        # No CPU is reserved: what another version or an index run holds must not keep a shard from restarting. One byte
-        # of memory is, because Ray does not spread actors that need no resource, but picks nodes at random.
+        # No CPU is reserved, so that other versions and index runs do not prevent a restart. One byte of memory is: Ray
+        # does not spread actors without resources, but places them at random.
         resources: dict[str, Any] = {"num_gpus": GPU_SHARE} if spec.gpu else {"num_cpus": 0, "memory": 1}
         make = ray.remote(Shard).options(max_restarts=-1, scheduling_strategy="SPREAD", **resources)
         self.actor: Any = make.remote(spec, head)
@@ -116,12 +116,12 @@ class _Handle:
         self._since = 0.0
 
     def missed(self, call: Any) -> None:
-        """Remember a call that was late, or that failed because the actor is gone."""
+        """Remember a call that was late, or that failed because the actor died."""
         if self._unanswered is None:
             self._unanswered, self._since = call, time.monotonic()
 
     def answers(self, hangs: float) -> bool:
-        """Whether no call is unanswered; restarts the actor if one has been for so many seconds."""
+        """Whether no call is unanswered; restarts the actor if one has been for ``hangs`` seconds."""
         if self._unanswered is None:
             return True
         if not ray.wait([self._unanswered], timeout=0)[0]:
@@ -132,9 +132,9 @@ class _Handle:
         try:
             ray.get(self._unanswered)
         except RayTaskError:
-            pass  # An error of the search is an answer.
+            pass  # An error of the search is an answer, too.
         except RayError:
-            # The actor is gone, or not restarted yet.
+            # The actor is dead or restarting.
             self._unanswered, self._since = self.actor.ready.remote(), time.monotonic()
             return False
         self._unanswered = None
@@ -142,9 +142,9 @@ class _Handle:
 
 
 class ShardedFinder:
-    """Finds the best rows of one version of a library, on the cluster that this process is connected to.
+    """Finds the best rows of one version of a library on the connected cluster.
 
-    The actors end when this object does, so that a search in progress keeps its version.
+    The actors live as long as this object, so that a search in progress keeps its version.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class ShardedFinder:
         deadline: float = 5.0,
         gpus: bool = True,
     ) -> None:
-        """Start the actors. ``shards``: 0 chooses a number by the rows and the cluster; ``gpus``: use any GPUs."""
-        # Errors of failed searches may hold the actors of versions before in a reference cycle.
+        """Start the actors. ``shards``: their number, 0: by the rows and the cluster; ``gpus``: use GPUs if any."""
+        # Errors of failed searches may keep the actors of earlier versions in a reference cycle.
         gc.collect()
         self.deadline = deadline
         self._store, self._device = store, device
@@ -167,7 +167,7 @@ class ShardedFinder:
         self.shards = [_Handle(spec, slim) for spec in _specs(store, shards, gpus)]
 
     def warm(self) -> None:
-        """Wait until all shards are loaded; without success, end them all."""
+        """Wait until all shards are loaded; on failure, end them all."""
         calls, started = [shard.actor.ready.remote() for shard in self.shards], time.monotonic()
         try:
             while calls:
@@ -175,23 +175,24 @@ class ShardedFinder:
                 ray.get(done)
                 if not done:
                     _log.warning(
-                        "%d of %d shards are still not loaded after %.0f s: does the cluster have room for them?",
+                        "%d of %d shards are not loaded after %.0f s; check the resources of the cluster",
                         len(calls), len(self.shards), time.monotonic() - started,
                     )  # fmt: skip
         except RayTaskError as error:
             self.close()
             raise LibraryError(
-                f"a shard cannot be loaded ({one_line(error.cause)}): is {self._store.location} on all machines?"
+                f"cannot load a shard ({one_line(error.cause)})",
+                hint=f"check that all machines see {self._store.location}",
             ) from None
         except RayError as error:
             self.close()
-            raise ClusterError(f"a shard died while it was loaded ({one_line(error)})") from None
+            raise ClusterError(f"a shard died while loading ({one_line(error)})") from None
 
     def find(self, tokens: PreparedTokens, count: int, where: str | None = None, exact: bool = False) -> TopRows:
-        """As `RowFinder.find`; shards that are gone, or miss the deadline, are left out of the coverage."""
-        # Stored once for all shards; arguments are copied for each.
+        """Like `RowFinder.find`; dead shards, and those that miss the deadline, are not in the coverage."""
+        # Stored once for all shards; arguments are copied for each shard.
         question = ray.put(tokens.to("cpu"))
-        # If no shard is known to answer, a wait is better than no answer.
+        # If no shard responds, wait rather than return nothing.
         asked = [shard for shard in self.shards if shard.answers(self._hangs)] or self.shards
         calls = {shard.actor.find.remote(question, count, where, exact): shard for shard in asked}
         done, late = ray.wait(list(calls), num_returns=len(calls), timeout=self.deadline) if calls else ([], [])
@@ -209,21 +210,21 @@ class ShardedFinder:
             except RayError:
                 calls[call].missed(call)
         if refusals and not answers:
-            # Refused by all: a filter that is not valid, or files of this version that were cleaned up.
+            # All refused: an invalid filter, or the files of this version were removed.
             raise LibraryError(refusals[0])
         return TopRows(merged(answers, len(tokens), count), Coverage(len(answers), len(self.shards)))
 
     def tokens(self, rows: Rows) -> PreparedTokens:
-        """Of single rows, read by this process."""
+        """The tokens of single rows, read by this process."""
         return stored_tokens(self._store.tokens(rows), self._device)
 
     @property
     def up(self) -> int:
-        """How many shards the next search will ask."""
+        """Number of shards that the next search will use."""
         return sum(shard.answers(self._hangs) for shard in self.shards)
 
     def close(self) -> None:
-        """End the actors, even while something still refers to this object."""
+        """End the actors, even while this object is referenced."""
         if ray.is_initialized():
             for shard in self.shards:
                 ray.kill(shard.actor)
@@ -233,14 +234,14 @@ class ShardedFinder:
         return max(HANGS, self.deadline)
 
     def _log(self, problem: str) -> None:
-        """Once: each search may have the same."""
+        """Log each problem once."""
         if problem not in self._logged:
             self._logged.add(problem)
-            _log.warning("a shard could not search: %s", problem)
+            _log.warning("a shard failed to search: %s", problem)
 
 
 def merged(parts: Sequence[Sequence[Ranked]], queries: int, count: int) -> list[Ranked]:
-    """The best rows of each query from those of all parts, in the order of one machine: equal scores by row."""
+    """Merge the best rows of all shards, ordered as on one machine: equal scores by row."""
     best = []
     for query in range(queries):
         rows = np.concatenate([np.zeros(0, dtype=np.int64), *(part[query][0] for part in parts)])
@@ -251,13 +252,13 @@ def merged(parts: Sequence[Sequence[Ranked]], queries: int, count: int) -> list[
 
 
 def divide(rows: int, shards: int) -> list[range]:
-    """All rows in neighbouring ranges whose lengths differ by one at most; none is empty."""
+    """Divide all rows into consecutive ranges whose lengths differ by at most one; none is empty."""
     parts = min(rows, shards)
     return [range(rows * part // parts, rows * (part + 1) // parts) for part in range(parts)]
 
 
 def default_shards(rows: int, nodes: int, cpus: int, gpus: int) -> int:
-    """One per GPU. Without GPUs: enough that each scores all of its rows, up to one per CPU; at least one per node."""
+    """One per GPU. Without GPUs: enough to score all rows exactly, at most one per CPU, at least one per node."""
     if gpus:
         return gpus
     return max(nodes, min(cpus, math.ceil(rows / EXACT_SEGMENTS)), 1)
@@ -277,7 +278,7 @@ def _specs(store: Snapshot, shards: int, use_gpus: bool) -> list[ShardSpec]:
 def _for_stored(head: ScoreHead) -> ScoreHead:
     """The part of a head that scores stored tokens, without the networks that prepare them.
 
-    So small that it is sent with the call that makes an actor; Ray's store might have lost it at a restart.
+    It is small enough to be an argument of the actor; at a restart, Ray's store might have lost it.
     """
     slim = copy.deepcopy(head).cpu()
     del slim.text, slim.video

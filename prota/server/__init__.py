@@ -1,1 +1,1 @@
-"""The library in a browser: an API and a page."""
+"""The HTTP API and the page for searching a library in a browser."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Explain", "Filters", "QueryWorker", "Search", "Timeline", "timeline", "title_of"]
 
-# One pass over the library serves so many queries nearly as fast as more, and the first of them does not wait longer.
+# Larger batches are hardly faster per query, and the first query would wait longer.
 _LARGEST_BATCH = 16
 
 P = ParamSpec("P")
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Filters:
-    """What a search is limited to."""
+    """The filters of a search."""
 
     min_duration: float | None = None
     max_duration: float | None = None
@@ -57,7 +57,7 @@ class Filters:
     kind: Kind | None = None
 
     def condition(self, library: LibraryVersion) -> str | None:
-        """SQL over the segments; of the client's input it contains only numbers, dates and quoted names."""
+        """SQL over the segments. Of the client's input it contains only numbers, dates and quoted names."""
         parts = []
         if self.kind is not None:
             parts.append(f"kind = '{self.kind}'")
@@ -66,12 +66,12 @@ class Filters:
         if self.max_duration is not None:
             parts.append(f"duration <= {self.max_duration!r}")
             if not self.min_duration:
-                # A picture has no length: it is not a short video.
+                # A picture has no duration: it is not a short video.
                 parts.append("duration > 0")
         if self.after is not None:
             parts.append(f"modified >= timestamp '{self.after.isoformat()} 00:00:00'")
         if self.before is not None and self.before < date.max:
-            # Until the end of that day.
+            # The end of that day.
             parts.append(f"modified < timestamp '{(self.before + timedelta(days=1)).isoformat()} 00:00:00'")
         if self.folder is not None:
             parts.append(library.folders.condition(self.folder))
@@ -80,11 +80,11 @@ class Filters:
 
 @dataclass(frozen=True)
 class Task:
-    """A request for the worker, with the version of the library that it began with."""
+    """A request for the worker, with the version of the library at its start."""
 
     library: LibraryVersion
     source: str | LikeRequest | Query
-    """What to look for: words, a stretch of a video of the library, or an encoded clip."""
+    """The query: text, a moment of a video of the library, or an encoded clip."""
 
     @property
     def view(self) -> View:
@@ -92,7 +92,7 @@ class Task:
         return self.library.view
 
     def answer(self, query: Query, results: Results | None) -> BaseModel:
-        """``results``: of a search."""
+        """The response; ``results``: for a search."""
         raise NotImplementedError
 
 
@@ -102,20 +102,20 @@ class Search(Task):
 
     k: int
     started: float
-    """As `time.perf_counter` tells."""
+    """From `time.perf_counter`."""
     filters: Filters = Filters()
     everything: bool = False
-    """Do not set weaker matches apart."""
+    """Return weaker matches among the good ones."""
 
     @property
     def key(self) -> tuple[object, ...] | None:
-        """For the cache of answers; None: only answers to words are cached."""
+        """The key of its answer in the cache; None: only answers to text queries are cached."""
         if not isinstance(self.source, str):
             return None
         return self.library.number, self.source, self.k, self.filters, self.everything
 
     def answer(self, query: Query, results: Results | None) -> Answer:
-        """Good matches apart from weaker ones."""
+        """Good matches, and weaker ones apart from them."""
         assert results is not None
         shown = results.hits if self.everything else results.good
         version = self.library.version
@@ -157,14 +157,14 @@ class Timeline(Task):
 
 
 class QueryWorker:
-    """The one thread that answers queries. Those that arrive while it is busy are its next batch."""
+    """The thread that answers queries. Queries that arrive while it is busy form the next batch."""
 
     def __init__(self, cached: int) -> None:
-        """``cached``: how many encoded texts, and how many answers, are kept."""
+        """``cached``: size of the cache of encoded texts, and of the cache of answers."""
         self._queries: LruCache[Query] = LruCache(cached)
         self._answers: LruCache[Answer] = LruCache(cached)
         self._batcher: Batcher[Task, str] = Batcher("prota-queries", self._answer, _LARGEST_BATCH)
-        # Each is counted by one thread: the event loop's, or the worker.
+        # Each counter is written by one thread: the event loop's or the worker.
         self.hits, self.misses = 0, 0
         self.partial, self.encoded_batches, self.encoded_queries, self.scored_batches = 0, 0, 0, 0
 
@@ -191,7 +191,7 @@ class QueryWorker:
         ]
 
     def _encode(self, tasks: Sequence[Task]) -> dict[tuple[ModelStamp, str], Query]:
-        """All texts of a batch by their model: each text once, and those of one model in one pass."""
+        """Encode the texts of a batch: each text once, all texts of a model in one pass."""
         wanted = {(task.library.snapshot.stamp, task.source): task for task in tasks if isinstance(task.source, str)}
         found = {key: self._queries.get(key) for key in wanted}
         new: dict[ModelStamp, list[str]] = {}
@@ -211,7 +211,7 @@ class QueryWorker:
         answer = task.answer(query, results)
         if isinstance(task, Search) and isinstance(answer, Answer):
             self.partial += answer.partial
-            # The same search may get the whole answer later.
+            # Not cached: the same search may get the whole answer later.
             if task.key is not None and not answer.partial:
                 self._answers.put(task.key, answer)
         return answer.model_dump_json()
@@ -232,7 +232,7 @@ def _query_of(task: Task, encoded: Mapping[tuple[ModelStamp, str], Query]) -> Qu
 
 
 def _searched(tasks: Sequence[Task], queries: Sequence[Query | Exception]) -> dict[int, Results]:
-    """The results of searches by their place; those with the same version, k and filters are scored in one pass."""
+    """The results of searches by position; searches with equal version, k and filters are scored in one pass."""
     groups: dict[tuple[int, int, Filters], tuple[Search, dict[int, Query]]] = {}
     for place, (task, query) in enumerate(zip(tasks, queries, strict=True)):
         if isinstance(task, Search) and not isinstance(query, Exception):
@@ -252,12 +252,12 @@ def _like_query(task: Task, wanted: LikeRequest) -> Query:
         raise ProblemError(422, "end: must be after start")
     query = stored_query(task.view, record, wanted.start, wanted.end)
     if query is None:
-        raise ProblemError(422, "the video shows nothing there: it is shorter")
+        raise ProblemError(422, "start, end: beyond the end of the video")
     return query
 
 
 def timeline(library: LibraryVersion, video_id: str, query: Query | None = None) -> RootModel[list[TimelineSegment]]:
-    """All segments of a video in their order, with scores if there is a query."""
+    """All segments of a video in order, with scores if there is a query."""
     table = library.snapshot.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
     rows: list[int] = table["row"]
     scores: list[float] | list[None] = [None] * len(rows)
@@ -284,7 +284,7 @@ def _moment(hit: Hit, version: int) -> MomentFound:
         title=title_of(hit.video),
         folder=readable(Path(hit.video.path).parent.name),
         duration=hit.video.duration,
-        # Rows mean other segments in another version, and browsers cache pictures.
+        # With the version: rows change between versions, and browsers cache pictures.
         thumbnail=f"/api/v1/segments/{hit.row}/thumbnail?version={version}",
         **hit.fields(),
     )

@@ -1,4 +1,4 @@
-"""The application: an API under /api/v1, the page, health and metrics; and the application on a port."""
+"""The application: an API under /api/v1, the page, health checks and metrics; and the server."""
 
 from __future__ import annotations
 
@@ -42,19 +42,25 @@ if TYPE_CHECKING:
 
 __all__ = ["create_app", "run"]
 
-# Threads that read what needs no model.
+# Threads for requests that need no model.
 _READERS = 2
-# Uploads that are decoded at a time, and at most running or waiting.
+# Uploads that are decoded at a time, and the limit of running and waiting ones.
 _DECODERS, _DECODING_LIMIT = 1, 5
-# Seconds to finish responses when the server ends; event streams would never end.
+# Seconds to finish responses at shutdown; event streams would never end.
 _GRACE = 3
-# Seconds to send the head of a request, from the first byte or from the connection on.
+# Seconds to send the head of a request, from the connection or the first byte.
 _HEAD = 10.0
+_TAGS = [
+    {"name": "search", "description": "Find moments with text, a moment of the library, or an uploaded file."},
+    {"name": "library", "description": "Videos and pictures of the library, their segments and files."},
+    {"name": "jobs", "description": "Index folders in the background, without interrupting searches."},
+    {"name": "monitoring", "description": "Health checks and metrics."},
+]
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
-    """The application for a library, which need not exist yet; it is loaded when the application starts."""
+    """The application for a library, which may be created later; the library is loaded at startup."""
     backend, registry = _backend(library, options or ServerOptions()), CollectorRegistry()
 
     @asynccontextmanager
@@ -64,13 +70,14 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
         backend.close()
 
     problem: dict[str, Any] = {
-        "description": "what went wrong",
+        "description": "an error",
         "content": {"application/problem+json": {"schema": Problem.model_json_schema()}},
     }
     app = FastAPI(
         title="ProTA",
         version=prota.__version__,
         description="Search videos with natural language.",
+        openapi_tags=_TAGS,
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -81,21 +88,27 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     app.state.backend = backend
 
     def unavailable(error: ProtaError) -> str:
-        # A writer may have removed the files of this version: the next one may be readable.
+        # A writer may have removed the files of this version; the next version may be readable.
         backend.catalogue.refresh_soon()
         return one_line(error).replace(str(backend.catalogue.folder), "the library")
 
     add_problem_handlers(app, unavailable)
     app.include_router(router)
 
-    @app.get("/metrics", tags=["watch"], response_class=Response)
+    @app.get(
+        "/metrics",
+        tags=["monitoring"],
+        response_class=Response,
+        summary="Get metrics",
+        responses={200: {"content": {"text/plain": {}}}},
+    )
     async def metrics() -> Response:
-        """Report metrics in the text format of Prometheus."""
+        """Return metrics in the text format of Prometheus."""
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     add_pages(app)
     registry.register(_BackendMetrics(backend))
-    # The last one added runs first.
+    # Middleware that is added last runs first.
     app.add_middleware(Guard, options=backend.options)
     app.add_middleware(_RequestMetrics, registry=registry)
     return app
@@ -125,7 +138,7 @@ def _sharded(options: ServerOptions, store: Snapshot, head: ScoreHead, device: t
 
 
 class _BackendMetrics(Collector):
-    """What the parts of the backend count themselves, read when metrics are requested."""
+    """Counters of the backend, read when metrics are requested."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -134,12 +147,12 @@ class _BackendMetrics(Collector):
         catalogue, worker = self._backend.catalogue, self._backend.worker
         requests, rejected = self._backend.requests, self._backend.requests.rejected + self._backend.decoding.rejected
         current, (up, shards) = catalogue.current, catalogue.shards
-        answers = CounterMetricFamily("prota_answers", "Searches, by whether the answer was cached.", labels=["kept"])
+        answers = CounterMetricFamily("prota_answers", "Searches by whether the answer was cached.", labels=["kept"])
         answers.add_metric(["yes"], worker.hits)
         answers.add_metric(["no"], worker.misses)
         yield answers
         for name, text, count in (
-            ("partial_answers", "Searches that a part of the library did not answer.", worker.partial),
+            ("partial_answers", "Searches without the answer of some shard.", worker.partial),
             ("refused", "Requests rejected because too many were running or waiting.", rejected),
             ("encoded_batches", "Batches of texts that were encoded.", worker.encoded_batches),
             ("encoded_queries", "Texts that were encoded.", worker.encoded_queries),
@@ -150,15 +163,15 @@ class _BackendMetrics(Collector):
             ("searches_inside", "Requests about the library that are running or waiting.", requests.active),
             ("library_version", "Version of the library; -1: none.", current.version if current else -1),
             ("library_segments", "Segments of the library.", current.segments if current else 0),
-            ("shards", "Parts of the library on a cluster.", shards),
-            ("shards_up", "Parts that answer.", up),
+            ("shards", "Shards of the library on a cluster.", shards),
+            ("shards_up", "Shards that respond.", up),
             ("ready", "Whether the server can search.", catalogue.state == "ready"),
         ):
             yield GaugeMetricFamily(f"prota_{name}", text, value=value)
 
 
 class _RequestMetrics:
-    """Middleware that counts and times requests by route; a client may write any number of paths and methods."""
+    """Middleware that counts and times requests by route, because clients may send any number of paths."""
 
     def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
         self.app = app
@@ -188,8 +201,8 @@ class _RequestMetrics:
             self.seconds.labels(route).observe(time.perf_counter() - started)
 
 
-class _Impatient(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes connections that do not send a full request head in time: many of them would block other clients."""
+class _TimeLimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Close connections that do not send a full request head in time; many of them would block other clients."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -231,21 +244,21 @@ def run(library: Where, options: ServerOptions) -> None:
     )
     config = uvicorn.Config(
         create_app(library, options),
-        http=_Impatient,
+        http=_TimeLimitedProtocol,
         log_level="warning",
-        # Addresses contain queries, and once the token.
+        # URLs contain queries, and once the token.
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=_GRACE,
     )
     entrance = f"/?token={options.token}" if options.token else "/"
-    print(f"serving {library} at http://{shown}:{port}{entrance} (Ctrl-C ends it)", flush=True)
+    print(f"serving {library} at http://{shown}:{port}{entrance} (Ctrl-C to stop)", flush=True)
     uvicorn.Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket of our own: the port is known, or rejected with one line, before anything is loaded."""
+    """Open the port before anything is loaded, so that an error is reported at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -254,7 +267,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise ProtaError(
-            f"cannot listen at {host}:{port} ({error.strerror}): choose another --port or --host"
+            f"cannot listen on {host}:{port} ({error.strerror})", hint="choose another --port or --host"
         ) from None
     listening.listen(512)
     return listening

@@ -1,8 +1,8 @@
 """Access control for every request: host name, origin and token; and the security headers of every response.
 
-A page of another site can make a browser send requests to this server, and read the responses by a name that it points
-here (DNS rebinding). So the Host must be an address or one of our names, the origin that a browser reports must be this
-server itself, and no other site may embed anything.
+Pages of other sites can make a browser send requests to this server, and read the responses through a host name that
+points here (DNS rebinding). Therefore Host must be an address or a known name, Origin must be this server, and other
+sites cannot embed anything.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from prota.server.problems import problem_response, unexpected_response
 __all__ = ["COOKIE", "Guard"]
 
 COOKIE = "prota_session"
-# Monitoring needs no token; the page asks for it, and contains nothing of the library.
+# Open without a token: health checks, and the page, which asks for the token and contains no data.
 _OPEN = ("/", "/healthz", "/readyz")
 _OPEN_BELOW = "/static/"
-# Only this route takes files, and limits their size itself; all other bodies are a line of JSON.
+# Only this route takes files, and limits their size itself; all other bodies are short JSON.
 _UPLOAD, _LARGEST_BODY = "/api/v1/search/like", 2**16
 _HEADERS = {
     "Content-Security-Policy": (
@@ -54,7 +54,7 @@ class Guard:
         own = () if is_loopback(options.host) else (socket.gethostname(), socket.getfqdn(), options.host)
         self.own_names = {name.lower() for name in options.names}
         self.names = {name.lower() for name in ("localhost", *own)} | self.own_names
-        # When listening at all addresses, those of this machine are not known; but addresses cannot be rebound.
+        # A server on all addresses accepts any address as Host: addresses cannot be rebound.
         self.any_address = not is_loopback(options.host)
         self.session = hashlib.sha256(f"prota session {options.token}".encode()).hexdigest()
 
@@ -62,7 +62,7 @@ class Guard:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            # There are no web sockets: uvicorn closes what is not accepted.
+            # No web sockets: uvicorn closes connections that are not accepted.
             return
 
         begun = False
@@ -82,19 +82,19 @@ class Guard:
         try:
             await (self.app if answer is None else answer)(scope, bounded, send_guarded)
         except Exception as error:
-            # Here and not further out, so that this response has the headers too.
+            # Here, so that this response has the security headers.
             if begun:
                 raise
             await unexpected_response(scope, error)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The response to a request that is rejected; None if it is not."""
+        """The response that rejects a request; None to accept it."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
-            return problem_response(421, "this server does not answer under that host name (--name adds one)")
+            return problem_response(421, "unknown host name; add it with --name")
         if not self._same_origin(scope, headers, hosts[0]):
-            return problem_response(403, "requests from pages of other sites are refused")
+            return problem_response(403, "requests from other sites are rejected")
         if self.token is None:
             return None
         if scope["path"] == "/" and (entered := self._entrance(scope)) is not None:
@@ -103,7 +103,7 @@ class Guard:
             return None
         return problem_response(
             401,
-            "a token is needed: open the page with ?token=… once, or send Authorization: Bearer …",
+            "token required: open the page once with ?token=…, or send Authorization: Bearer …",
             {"WWW-Authenticate": "Bearer"},
         )
 
@@ -127,11 +127,11 @@ class Guard:
         origins = headers.getlist("origin")
         schemes = {scope["scheme"]}
         if (urlsplit(f"//{host}").hostname or "").lower() in self.own_names:
-            # Under such a name there may be a proxy before this server that terminates TLS.
+            # A proxy with such a name may terminate TLS.
             schemes |= {"http", "https"}
         if not {origin.lower() for origin in origins} <= {f"{scheme}://{host}".lower() for scheme in schemes}:
             return False
-        # Other sites may link to the page, but not embed or fetch anything.
+        # Other sites may link to the page, but not embed or fetch it.
         if scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate":
             return not scope["path"].startswith("/api/") or headers.get("sec-fetch-site") in ("same-origin", "none")
         return headers.get("sec-fetch-site", "none") in ("same-origin", "none")
@@ -147,9 +147,9 @@ class Guard:
         return cookie is not None and _equal(cookie.value, self.session)
 
     def _entrance(self, scope: Scope) -> Response | None:
-        """Opening /?token=… sets the cookie and removes the token from the address bar.
+        """Set the cookie and remove the token from the address bar after /?token=….
 
-        By a page, not by a redirect: after a link from another site a browser sends no strict cookie along a redirect.
+        A page does it, not a redirect: after a link from another site, browsers send no strict cookie with a redirect.
         """
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=None)
         given = [value for name, value in pairs if name == "token"]
@@ -161,7 +161,7 @@ class Guard:
         page = HTMLResponse(
             f'<!doctype html><meta charset="utf-8"><title>ProTA</title>'
             f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">continue</a>',
-            # The page asks again for a token that was wrong.
+            # After a wrong token the page asks again.
             status_code=200 if right else 401,
         )
         if right:
@@ -170,7 +170,7 @@ class Guard:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Limits the size of a body."""
+    """Limit the size of a body."""
     taken = 0
 
     async def bounded() -> Message:
@@ -185,5 +185,5 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def _equal(given: str, right: str) -> bool:
-    """Compares in constant time."""
+    """Compare in constant time."""
     return hmac.compare_digest(hashlib.sha256(given.encode()).digest(), hashlib.sha256(right.encode()).digest())

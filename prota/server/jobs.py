@@ -1,6 +1,6 @@
-"""Index jobs: one at a time, each in a process of its own, so that searches continue and a job can be cancelled.
+"""Index jobs: one at a time, each in its own process, so that searches continue and jobs can be cancelled.
 
-The process writes its progress to stdout as lines of JSON. It ends on SIGTERM, or when the server dies.
+The process writes its progress to stdout as JSON lines. It exits on SIGTERM or when the server dies.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Location, Where
 from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import BadFile, JobRecord
+from prota.server.schemas import BadFile, JobRecord, JobState
 from prota.video.walk import below
 
 if TYPE_CHECKING:
@@ -33,21 +33,19 @@ if TYPE_CHECKING:
 
 __all__ = ["IndexOrder", "Job", "Jobs", "main", "order_for"]
 
-# Seconds that a job may take to stop after SIGTERM.
+# Seconds for a job to stop after SIGTERM.
 _GRACE = 10.0
-# Jobs that may wait, and those that are remembered when they have ended.
+# Limits of waiting and of finished jobs.
 _MOST_WAITING, _REMEMBERED = 16, 100
-# In the process: seconds between two lines of progress, and to wait for another writer of the library.
+# In the process: seconds between two lines of progress, and for waiting for another writer.
 _EVERY, _WAIT = 0.2, 60.0
 # Indexing yields the CPU to searches.
 _NICENESS = 10
-# Bad files that are listed; the library records all.
+# Bad files in a record; the library records all.
 _REASONS = 20
 _COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
 
 _log = logging.getLogger("prota.server")
-
-JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -71,12 +69,12 @@ class Job:
     id: str
     path: str
     pictures: bool = True
-    """Whether they are indexed, too."""
+    """Whether pictures are indexed."""
     state: JobState = "waiting"
     detail: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
     changes: int = 0
-    """Grows with each change."""
+    """Number of changes so far."""
     process: subprocess.Popen[str] | None = None
 
     @property
@@ -104,11 +102,11 @@ class Jobs:
         self._thread.start()
 
     def add(self, path: str, pictures: bool = True) -> Job:
-        """A new job; ProblemError if the path is not allowed or missing, or if too many jobs are waiting."""
+        """Add a job; ProblemError if the path is forbidden or missing, or if too many jobs are waiting."""
         job = Job(secrets.token_hex(8), self._allowed(path), pictures)
         with self._lock:
             if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
-                raise ProblemError(503, "too many jobs are waiting: try again later", {"Retry-After": "30"})
+                raise ProblemError(503, "too many jobs are waiting; retry later", {"Retry-After": "30"})
             for old in [job for job in self._jobs.values() if job.ended][: max(0, len(self._jobs) - _REMEMBERED)]:
                 del self._jobs[old.id]
             self._jobs[job.id] = job
@@ -116,24 +114,24 @@ class Jobs:
         return job
 
     def _allowed(self, path: str) -> str:
-        """The real path; does not reveal what exists outside the allowed folders."""
+        """The real path. Errors do not reveal what exists outside the allowed folders."""
         if not self._order.within:
-            raise ProblemError(403, "this server may not index: start it with --allow FOLDER")
+            raise ProblemError(403, "indexing is disabled; start the server with --allow FOLDER")
         if "\0" in path or not os.path.isabs(path):
-            raise ProblemError(422, "path: must be an absolute path on the computer that the server runs on")
+            raise ProblemError(422, "path: must be an absolute path on the computer that runs the server")
         try:
             real = os.path.realpath(path)
             inside = below(real, self._order.within)
         except (OSError, ValueError):
-            raise ProblemError(422, "path: is not a path") from None
+            raise ProblemError(422, "path: invalid") from None
         if not inside:
-            raise ProblemError(403, "the path is not below a folder that was allowed with --allow")
+            raise ProblemError(403, "path: must be below a folder that --allow permits")
         if not os.path.exists(real):
-            raise ProblemError(404, "there is no such file or folder")
+            raise ProblemError(404, "no such file or folder")
         return real
 
     def all(self) -> list[Job]:
-        """The latest first."""
+        """All jobs, latest first."""
         with self._lock:
             return list(reversed(self._jobs.values()))
 
@@ -141,11 +139,11 @@ class Jobs:
         with self._lock:
             job = self._jobs.get(job_id)
         if job is None:
-            raise ProblemError(404, "there is no such job")
+            raise ProblemError(404, "no such job")
         return job
 
     def cancel(self, job_id: str) -> Job:
-        """Stop a job, unless it has ended; what it has indexed stays in the library."""
+        """Stop a job unless it has ended. Files that it has indexed stay in the library."""
         job = self.get(job_id)
         with self._lock:
             if job.ended:
@@ -164,7 +162,7 @@ class Jobs:
         return job
 
     def close(self) -> None:
-        """Cancel all jobs and start none."""
+        """Cancel all jobs and accept no more."""
         self._closed = True
         self._queue.put(None)
         for job in self.all():
@@ -176,14 +174,14 @@ class Jobs:
             try:
                 self._do(job)
             except Exception as error:
-                self._set(job, "failed", f"the job could not be run: {error}")
+                self._set(job, "failed", f"cannot run the job: {one_line(error)}")
 
     def _do(self, job: Job) -> None:
         order = replace(self._order, path=job.path, pictures=job.pictures)
         with self._lock:
             if job.state != "waiting":
                 return
-            # With the lock held: from here on `cancel` finds a process to terminate.
+            # With the lock held, so that `cancel` always finds the process.
             job.process = subprocess.Popen(
                 command(order),
                 stdin=subprocess.DEVNULL,
@@ -205,14 +203,14 @@ class Jobs:
         elif job.process.returncode == 0:
             self._set(job, "done", "")
         else:
-            self._set(job, "failed", error or "the job's process ended unexpectedly")
+            self._set(job, "failed", error or "the process ended unexpectedly")
 
     def _read(self, job: Job, line: str) -> str:
-        """Read a line of progress; the error that it reports, if any."""
+        """Read a line of progress; returns the error in it, or an empty string."""
         try:
             progress = json.loads(line)
         except ValueError:
-            # Printed by some package.
+            # The output of some package.
             return ""
         if "error" in progress:
             if progress["traceback"]:
@@ -237,19 +235,19 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def order_for(library: Where, model: str | None, *, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
-    """What all jobs of a server have in common. Half of the cores decode, the others are left to searches."""
+    """The settings of all jobs of a server. Half of the cores decode; the others serve searches."""
     workers = max(1, (os.cpu_count() or 1) // 2)
     return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)
 
 
 def command(order: IndexOrder) -> list[str]:
-    """The command that starts the process: a new Python with the path of this one."""
+    """The command that starts the process: a new Python with this one's path."""
     code = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from prota.server.jobs import main; main()"
     return [sys.executable, "-c", code, json.dumps(sys.path), json.dumps(asdict(order)), str(os.getpid())]
 
 
 def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
-    """A report as a line of progress, with the first bad files by their path below the folder."""
+    """A report as a line of progress, with the first bad files by their relative path."""
     share = report.bytes_done / report.bytes_new if report.bytes_new else float(report.finished)
     return {
         "found": report.found, "done": report.done, "indexed": report.indexed, "unchanged": report.unchanged,
@@ -261,7 +259,7 @@ def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
 
 
 class _ProgressWriter:
-    """Writes progress, at most every `_EVERY` seconds."""
+    """Writes progress at most every `_EVERY` seconds."""
 
     def __init__(self, root: str) -> None:
         self.root, self.last = root, 0.0
@@ -274,18 +272,18 @@ class _ProgressWriter:
 
 
 def main() -> None:
-    """Run in the process."""
+    """The main function of the process."""
     order, parent = json.loads(sys.argv[2]), int(sys.argv[3])
     stop = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(True))
     lower_priority(_NICENESS)
-    # Commits are atomic: exit with the server, even in the middle of a long file.
+    # Commits are atomic, so the process may exit with the server at any time.
     end_with(parent)
     try:
         _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
     except BrokenPipeError:
-        # The server is gone.
+        # The server has exited.
         os._exit(1)
     except Exception as error:
         bug = not isinstance(error, ProtaError | OSError)

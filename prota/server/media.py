@@ -1,7 +1,7 @@
 """Video and picture files over HTTP.
 
-Out: originals, whole or a range of bytes, of files that the library names, never the client. In: uploads of bounded
-size and known kind, decoded in a process that can be killed, then deleted.
+Downloads: original files, whole or a range of bytes; paths come from the library, never from the client. Uploads: of
+limited size and known kind, decoded in a process that can be killed, then deleted.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 __all__ = ["kind_of", "parse_range", "received", "stream_video", "upload_query"]
 
 _CHUNK = 256 * 1024
-# By the format that was decoded: x.jpg may contain a PNG. MPO is a JPEG with further pictures, from some cameras.
+# By the decoded format: x.jpg may contain a PNG. MPO is a JPEG with several pictures, written by some cameras.
 _MEDIA_TYPES = {kind: f"image/{kind}" for kind in ("jpeg", "png", "webp", "gif", "bmp")} | {"mpo": "image/jpeg"}
 
-# Of an upload: the bytes that show its kind, the seconds it may take to arrive (slow senders would block others), and
-# room for what multipart adds around a file.
+# Of an upload: the bytes that identify its kind, the time limit in seconds (slow senders would block others), and the
+# size of the multipart headers.
 _HEAD, _RECEIVING, _MARGIN = 64, 120.0, 64 * 1024
 _PICTURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png", b"BM": "bmp"}
 _VIDEOS = {
@@ -53,9 +53,9 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and the one after the last; None: the whole file. ProblemError 416 if the range is beyond its end.
+    """The first byte and the end of a range; None: the whole file. ProblemError 416 for a range beyond the end.
 
-    Invalid and multiple ranges are ignored, as RFC 9110 allows: no player needs them, and thousands of overlapping
+    Invalid and multiple ranges are ignored, as RFC 9110 allows: players do not use them, and thousands of overlapping
     ranges are a known attack.
     """
     found = re.fullmatch(r"\s*bytes\s*=\s*(\d{0,20})\s*-\s*(\d{0,20})\s*", header or "", flags=re.ASCII)
@@ -73,9 +73,9 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range: str | None) -> Response:
-    """The file of a record, or the requested range of it."""
+    """The response with the file of a record, or a range of it."""
     file = _opened(record)
-    # The file may have been replaced by one of the same size: parts of the two do not fit together.
+    # The tag changes with the file, so that a client never joins parts of two files of the same size.
     tag = f'"{record.video_id[:32]}-{os.fstat(file.fileno()).st_mtime_ns:x}"'
     span = parse_range(wanted if if_range in (None, tag) else None, record.size)
     first, end = span or (0, record.size)
@@ -100,13 +100,11 @@ def _opened(record: VideoRecord) -> FileIO:
     try:
         file = FileIO(record.path, opener=open_nonblocking)
     except (OSError, ValueError):
-        raise ProblemError(
-            404, f"the file of this {record.kind} is not there any more: index its folder again"
-        ) from None
+        raise ProblemError(404, f"the file of this {record.kind} is missing; index its folder again") from None
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != record.size:
         file.close()
-        raise ProblemError(409, f"the file of this {record.kind} has changed: index its folder again")
+        raise ProblemError(409, f"the file of this {record.kind} has changed; index its folder again")
     return file
 
 
@@ -116,20 +114,20 @@ def _chunks(file: FileIO, first: int, end: int) -> Iterator[bytes]:
         while first < end:
             data = file.read(min(_CHUNK, end - first))
             if not data:
-                # Truncated meanwhile: the client sees fewer bytes than announced.
+                # The file was truncated: the client gets fewer bytes than announced.
                 return
             first += len(data)
             yield data
 
 
 def _media_type(path: str) -> str:
-    """Always a video type: a file called x.html may have been indexed, and must not be shown as a page."""
+    """Always a video type: a file named x.html may be indexed, and must not be shown as a page."""
     guess = mimetypes.guess_type(Path(path).name)[0] or ""
     return guess if guess.startswith("video/") else "video/mp4"
 
 
 def kind_of(head: bytes) -> tuple[str, bool] | None:
-    """The kind of a file by its first bytes: an extension, and whether it is a picture; None: unknown."""
+    """The kind of a file by its first bytes: extension and whether it is a picture; None: unknown."""
     if head[:4] == b"RIFF":
         return {b"AVI ": ("avi", False), b"WEBP": ("webp", True)}.get(head[8:12])
     if head[4:8] in _BOXES:
@@ -145,7 +143,7 @@ def kind_of(head: bytes) -> tuple[str, bool] | None:
 
 @asynccontextmanager
 async def received(request: Request, limit: int) -> AsyncIterator[Path]:
-    """The uploaded file in a temporary folder, deleted with the context; ProblemError if it is rejected."""
+    """The uploaded file in a temporary folder, which is deleted at the end; ProblemError if it is rejected."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit + _MARGIN:
         raise _too_large(limit)
@@ -154,20 +152,20 @@ async def received(request: Request, limit: int) -> AsyncIterator[Path]:
         async with asyncio.timeout(_RECEIVING):
             form = await parser.parse()
     except TimeoutError:
-        raise ProblemError(408, "the upload took too long to arrive", {"Connection": "close"}) from None
+        raise ProblemError(408, "the upload timed out", {"Connection": "close"}) from None
     except MultiPartException as error:
-        raise ProblemError(400, f"the upload cannot be read: {error.message}") from None
+        raise ProblemError(400, f"invalid upload: {error.message}") from None
     except (ClientDisconnect, KeyError, ValueError, UnicodeError):
-        raise ProblemError(400, "the upload cannot be read: it is not multipart/form-data, or cut short") from None
+        raise ProblemError(400, "invalid upload: not multipart/form-data, or truncated") from None
     try:
         file = form.get("file")
         if not isinstance(file, UploadFile):
-            raise ProblemError(422, "file: is missing")
+            raise ProblemError(422, "file: missing")
         if (file.size or 0) > limit:
             raise _too_large(limit)
         kind = kind_of(await file.read(_HEAD))
         if kind is None:
-            raise ProblemError(415, "the file is neither a video nor a picture of a known kind")
+            raise ProblemError(415, "unknown file type: neither a video nor a picture")
         await file.seek(0)
         with tempfile.TemporaryDirectory(prefix="prota-upload-") as folder:
             path = Path(folder) / f"upload.{kind[0]}"
@@ -179,7 +177,7 @@ async def received(request: Request, limit: int) -> AsyncIterator[Path]:
 
 
 async def _counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body, up to the limit: the announced length may be missing or wrong."""
+    """The body up to the limit; Content-Length may be missing or wrong."""
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -189,12 +187,12 @@ async def _counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
 
 
 def _too_large(limit: int) -> ProblemError:
-    # Close the connection: the rest of the body is not read.
-    return ProblemError(413, f"the file is too large; allowed: {limit / 2**20:.0f} MB", {"Connection": "close"})
+    # The rest of the body is not read, so the connection is closed.
+    return ProblemError(413, f"the file is too large; the limit is {limit / 2**20:.0f} MB", {"Connection": "close"})
 
 
 def upload_query(library: LibraryVersion, path: Path, options: ServerOptions) -> Query:
-    """The file as a query; ProblemError if it cannot be decoded, or not in time."""
+    """The file as a query; ProblemError if decoding fails or times out."""
     from prota.library.search.clips import clip_query
     from prota.library.search.queries import ClipRange
 
@@ -204,12 +202,12 @@ def upload_query(library: LibraryVersion, path: Path, options: ServerOptions) ->
         query = clip_query(library.view.model, ClipRange(path), options.decode_timeout, options.decode_memory)
     except ProtaError as error:
         reason = str(error).removeprefix(f"{path}: ").replace(str(path), "the file")
-        raise ProblemError(422, f"the file cannot be decoded: {reason}") from error
+        raise ProblemError(422, f"cannot decode the file: {reason}") from error
     return replace(query, text="like the uploaded file")
 
 
 def _check_size(path: Path, max_pixels: int) -> None:
-    """Reject a picture that is small as a file and huge in memory; only its header is read."""
+    """Reject a picture that is huge when decoded; reads only its header."""
     from PIL import Image
 
     try:
@@ -218,7 +216,7 @@ def _check_size(path: Path, max_pixels: int) -> None:
     except Image.DecompressionBombError:
         pixels = max_pixels + 1
     except Exception:
-        # Unknown to Pillow: the decoder reports what is wrong, if anything.
+        # Not a picture for Pillow: the decoder reports errors.
         return
     if pixels > max_pixels:
-        raise ProblemError(413, f"the picture is too large; allowed: {max_pixels / 1e6:.0f} million pixels")
+        raise ProblemError(413, f"the picture is too large; the limit is {max_pixels / 1e6:.0f} megapixels")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from prota.errors import UsageError
 
-__all__ = ["SHORTEST_TOKEN", "ServerOptions", "is_loopback"]
+__all__ = ["ServerOptions", "is_loopback"]
 
-# Shorter tokens can be guessed.
-SHORTEST_TOKEN = 16
+# Characters; shorter tokens can be guessed.
+_SHORTEST_TOKEN = 16
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen at is reached from this machine only."""
+    """Whether an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -27,7 +27,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Access, limits and devices of a server."""
+    """Access, limits and device of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -36,42 +36,40 @@ class ServerOptions:
     allow: tuple[Path, ...] = ()
     """Folders below which index jobs may read."""
     token: str | None = None
-    """Clients must send it; required for any host that is not loopback."""
+    """Token that clients must send; required unless the host is loopback."""
     model: str | None = None
-    """For a library that does not exist yet; default: the model shipped with prota."""
+    """Model for a new library; default: the shipped model."""
     device: str = "auto"
     max_upload: int = 64 * 2**20
-    """Bytes."""
+    """Maximum size of an upload in bytes."""
     decode_timeout: float = 20.0
-    """Seconds that an uploaded clip may take to decode."""
+    """Time limit in seconds for decoding an upload."""
     decode_memory: int = 4 * 2**30
-    """Bytes that decoding it may take."""
+    """Memory limit in bytes for decoding an upload."""
     max_pixels: int = 50_000_000
-    """Of an uploaded picture."""
+    """Maximum size of an uploaded picture."""
     queue_limit: int = 130
-    """Requests about the library that may run or wait; more are rejected, to be sent again later."""
+    """Maximum number of running and waiting requests; more are rejected with 503."""
     cached: int = 512
-    """Answers, and encoded texts, that are cached."""
+    """Size of the cache of answers, and of that of encoded texts."""
     refresh: float = 2.0
     """Seconds between checks for a new version of the library."""
     index_timeout: float = 300.0
-    """Seconds that a video of an index job may take to decode."""
+    """Time limit in seconds for decoding a video in an index job."""
     ray: bool = False
-    """Distribute the library over the Ray cluster that this process is connected to."""
+    """Distribute the library over the connected Ray cluster."""
     shards: int = 0
-    """Parts of the library; 0: by the size of the cluster and the library."""
+    """Number of shards; 0: by the size of the cluster and the library."""
     deadline: float = 5.0
-    """Seconds that a part may take to answer; the answer leaves out parts that take longer."""
+    """Time limit in seconds for a shard; answers omit shards that take longer."""
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise UsageError(f"others can reach {self.host}: give a token (--token) that clients must send")
-        if self.token is not None and len(self.token) < SHORTEST_TOKEN:
-            raise UsageError(
-                f"a token of {len(self.token)} characters can be guessed; allowed: {SHORTEST_TOKEN} or more"
-            )
+            raise UsageError(f"{self.host} is reachable from other machines: give a token (--token)")
+        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
+            raise UsageError(f"the token has {len(self.token)} characters; give at least {_SHORTEST_TOKEN}")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise UsageError("a token must be of letters, digits and signs of ASCII, without spaces")
+            raise UsageError("the token must consist of printable ASCII characters without spaces")
 
     @property
     def roots(self) -> tuple[str, ...]:

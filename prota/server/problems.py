@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 defines them: one JSON object for everything that can go wrong."""
+"""Errors as problem details (RFC 9457): one JSON object for every error."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
-    code: str = Field(description="kind of error; does not change with the wording")
+    code: str = Field(description="kind of error; does not change between releases")
 
 
 class ProblemError(ProtaError):
-    """A request that cannot be answered, with its HTTP status. The code of a ProtaError that caused it is reported."""
+    """A request that fails with an HTTP status. The code of a ProtaError that caused it is reported."""
 
     code = "request"
 
@@ -50,7 +50,7 @@ class ProblemError(ProtaError):
 
 
 def readable(text: str) -> str:
-    """Text that can be sent: file names may contain bytes that are not UTF-8."""
+    """Text as valid UTF-8: file names may contain other bytes."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -63,10 +63,10 @@ def problem_response(
 
 
 def unexpected_response(scope: Scope, error: Exception) -> Response:
-    """The response to a bug, without its message; the log gets the traceback."""
-    # The path without the query, which may be private.
+    """The response to a bug, without details; the traceback is logged."""
+    # Without the query string, which may be private.
     _log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-    return problem_response(500, "unexpected error in the server; see its log", code="bug")
+    return problem_response(500, "internal error; see the log of the server", code="bug")
 
 
 def _title(status: int) -> str:
@@ -79,7 +79,7 @@ def _title(status: int) -> str:
 def add_problem_handlers(app: FastAPI, unavailable: Callable[[ProtaError], str]) -> None:
     """Report every error of an application as a problem.
 
-    ``unavailable``: the detail of a ProtaError that is not about the request, such as a library on storage that fails.
+    ``unavailable``: the detail for a ProtaError that the request did not cause, such as failing storage.
     """
 
     async def of_request(_: Request, error: Exception) -> Response:
@@ -108,8 +108,8 @@ def add_problem_handlers(app: FastAPI, unavailable: Callable[[ProtaError], str])
 
 
 def sentence(entry: Mapping[str, Any]) -> str:
-    """Where and what, without the value, which may be of any kind and size."""
+    """A validation error as field and message, without the value, which may be of any size."""
     parts = [str(part) for part in entry.get("loc", ())]
-    # The first part names the place in the request; a field may have the same name.
+    # The first part is the part of the request; a field may have the same name.
     place = ".".join(parts[1:] if parts[:1] in (["query"], ["body"], ["path"]) else parts)
-    return f"{place[:80]}: {entry.get('msg', 'is not allowed')}" if place else str(entry.get("msg", "is not allowed"))
+    return f"{place[:80]}: {entry.get('msg', 'is not allowed')}" if place else str(entry.get("msg", "invalid"))

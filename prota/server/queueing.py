@@ -1,4 +1,4 @@
-"""Bounded queues, batching and a cache: the server stays responsive under load."""
+"""Bounded queues, batching and a cache, which keep the server responsive under load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 
 class BoundedPool:
-    """A thread pool with a limited number of requests, running or waiting. More are rejected at once."""
+    """A thread pool that rejects requests when too many are running or waiting."""
 
     def __init__(self, name: str, threads: int, limit: int) -> None:
         self.limit, self.active, self.rejected = limit, 0, 0
@@ -28,10 +28,10 @@ class BoundedPool:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Hold a slot for the whole request; ProblemError 503 if none is free. Call it on the event loop only."""
+        """Hold a slot for a request; ProblemError 503 if none is free. Call it on the event loop only."""
         if self.active >= self.limit:
             self.rejected += 1
-            raise ProblemError(503, "too many requests at the same time: try again soon", {"Retry-After": "1"})
+            raise ProblemError(503, "too many requests; retry soon", {"Retry-After": "1"})
         self.active += 1
         try:
             yield
@@ -46,7 +46,7 @@ class BoundedPool:
 
 
 class Batcher(Generic[A, B]):
-    """One thread that processes everything submitted while it was busy as one batch."""
+    """A thread that processes all items submitted while it was busy as one batch."""
 
     def __init__(self, name: str, work: Callable[[Sequence[A]], Sequence[B | Exception]], largest: int) -> None:
         """``work``: one result for each item; an exception fails that item alone."""
@@ -70,7 +70,7 @@ class Batcher(Generic[A, B]):
     def _next(self) -> bool:
         """Process one batch; False after the last.
 
-        A function of its own, so that waiting keeps no reference to the previous batch: it may be the last that holds
+        A separate function, so that no reference to the previous batch is kept while waiting: it may be the last one to
         an old version of the library.
         """
         if (first := self._queue.get()) is None:
@@ -82,7 +82,7 @@ class Batcher(Generic[A, B]):
                 ended = True
                 break
             batch.append(other)
-        # Cancelled: the client has disconnected.
+        # Skips cancelled items, whose clients have disconnected.
         self._do([(item, future) for item, future in batch if future.set_running_or_notify_cancel()])
         return not ended
 
@@ -95,7 +95,7 @@ class Batcher(Generic[A, B]):
             if len(batch) == 1:
                 batch[0][1].set_exception(error)
                 return
-            # One item may have caused it: process each alone.
+            # One item may have caused the error: process each alone.
             for one in batch:
                 self._do([one])
             return
@@ -107,7 +107,7 @@ class Batcher(Generic[A, B]):
 
 
 class LruCache(Generic[B]):
-    """The most recently used values by key, safe to use from several threads."""
+    """A thread-safe cache of the most recently used values."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

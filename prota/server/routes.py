@@ -1,4 +1,4 @@
-"""The routes of the API: requests are parsed and checked here, on the event loop, and rendered elsewhere."""
+"""The routes of the API: they parse and check requests on the event loop; other threads answer them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError, readable, sentence
 from prota.server.queueing import BoundedPool
 from prota.server.schemas import (
+    JOB_EXAMPLE,
+    VIDEO_EXAMPLE,
     Answer,
     Explained,
     Health,
@@ -39,18 +41,18 @@ from prota.server.view import Catalogue
 
 __all__ = ["Backend", "router"]
 
-# A row is a 64-bit number in the store.
+# Rows are 64-bit integers.
 _LARGEST_ROW = 2**62
-# A stretch of a video takes no more than this as JSON.
+# Bytes; a `LikeRequest` is smaller.
 _LARGEST_BODY = 4096
 _MOST = 100
-# Seconds between two looks at a job, and of silence after which a proxy may close the connection.
+# Seconds between two checks of a job, and between two events, so that no proxy closes the connection.
 _POLL, _SILENCE = 0.1, 15.0
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What the routes work with; one for each application."""
+    """The parts of the server that the routes use; one per application."""
 
     options: ServerOptions
     catalogue: Catalogue
@@ -58,7 +60,7 @@ class Backend:
     requests: BoundedPool
     """Limits the requests about the library; its threads read what needs no model."""
     decoding: BoundedPool
-    """For uploads, which take longer: searches do not wait behind them."""
+    """Decodes uploads, so that searches do not wait for them."""
     jobs: Jobs
 
     def close(self) -> None:
@@ -76,22 +78,34 @@ def _backend(request: Request) -> Backend:
 
 
 BackendDep = Annotated[Backend, Depends(_backend)]
-Words = Annotated[str, Query(min_length=1, max_length=1000, description="what the moment shows, in words")]
-Count = Annotated[int, Query(ge=1, le=_MOST, description="moments to find")]
-SegmentRow = Annotated[int, Query(ge=0, le=_LARGEST_ROW, description="row of a segment")]
-Version = Annotated[int | None, Query(ge=0, le=_LARGEST_ROW, description="of the library that the row is of")]
-Seconds = Annotated[
-    float | None, Query(ge=0, le=1e9, allow_inf_nan=False, description="of the video; pictures have no length")
+Words = Annotated[
+    str,
+    Query(
+        min_length=1,
+        max_length=1000,
+        description="description of the moment, in English",
+        examples=["a dog jumps into water"],
+    ),
 ]
-VideoId = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of its content")]
-SegmentPath = Annotated[int, Path(ge=0, le=_LARGEST_ROW)]
-JobId = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
+Count = Annotated[int, Query(ge=1, le=_MOST, description="number of moments")]
+SegmentRow = Annotated[int, Query(ge=0, le=_LARGEST_ROW, description="row of a segment", examples=[7])]
+Version = Annotated[
+    int | None, Query(ge=0, le=_LARGEST_ROW, description="version of the library that the row is from", examples=[3])
+]
+Seconds = Annotated[
+    float | None, Query(ge=0, le=1e9, allow_inf_nan=False, description="seconds; pictures have no duration")
+]
+VideoId = Annotated[
+    str, Path(pattern="^[0-9a-f]{64}$", description="id: SHA-256 of the content", examples=[VIDEO_EXAMPLE])
+]
+SegmentPath = Annotated[int, Path(ge=0, le=_LARGEST_ROW, description="row of a segment", examples=[7])]
+JobId = Annotated[str, Path(pattern="^[0-9a-f]{16}$", description="id of a job", examples=[JOB_EXAMPLE])]
 
 router = APIRouter()
 _search = APIRouter(prefix="/api/v1", tags=["search"])
 _library = APIRouter(prefix="/api/v1", tags=["library"])
 _jobs = APIRouter(prefix="/api/v1/jobs", tags=["jobs"])
-_watch = APIRouter(tags=["watch"])
+_monitoring = APIRouter(tags=["monitoring"])
 
 
 def _json(text: str) -> Response:
@@ -99,7 +113,7 @@ def _json(text: str) -> Response:
 
 
 def _cleaned(text: str) -> str:
-    """The words of a query; ProblemError 422 if there are none."""
+    """The words of a query; ProblemError 422 if it has none."""
     try:
         return clean_query(text)
     except LibraryError as error:
@@ -110,28 +124,28 @@ def _filters(
     *,
     min_duration: Seconds = None,
     max_duration: Seconds = None,
-    folder: Annotated[str | None, Query(max_length=255, description="name of a folder; those below it count")] = None,
-    after: Annotated[date | None, Query(description="changed on that day or later")] = None,
-    before: Annotated[date | None, Query(description="changed on that day or earlier")] = None,
-    kind: Annotated[Kind | None, Query(description="videos alone, or pictures")] = None,
+    folder: Annotated[str | None, Query(max_length=255, description="name of a folder, with its subfolders")] = None,
+    after: Annotated[date | None, Query(description="modified on this day or later")] = None,
+    before: Annotated[date | None, Query(description="modified on this day or earlier")] = None,
+    kind: Annotated[Kind | None, Query(description="only videos or only pictures")] = None,
 ) -> Filters:
     return Filters(min_duration, max_duration, folder or None, after, before, kind)
 
 
-@_search.get("/search", response_model=Answer)
+@_search.get("/search", response_model=Answer, summary="Search with text")
 async def search(
     backend: BackendDep,
     q: Words,
     *,
     filters: Annotated[Filters, Depends(_filters)],
     k: Count = 24,
-    all: Annotated[bool, Query(description="do not set weaker matches apart")] = False,
+    all: Annotated[bool, Query(description="return weaker matches in moments, too")] = False,
 ) -> Response:
-    """Search the library with a text query."""
+    """Search the library with a text query. Good matches are in moments, results below the threshold in weaker."""
     started = time.perf_counter()
     with backend.requests.slot():
         if backend.catalogue.current is None and backend.catalogue.state == "ready":
-            # An empty library, without a model to encode the words.
+            # The library is empty, and no model is loaded.
             nothing = Answer(query=q, cut=False, no_good_match=False, version=0, took_ms=0.0, moments=[], weaker=[])
             return _json(nothing.model_dump_json())
         found = backend.catalogue.searchable()
@@ -146,7 +160,7 @@ _LIKE_BODY: dict[str, Any] = {
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "properties": {"file": {"type": "string", "format": "binary", "description": "clip or picture"}},
                     "required": ["file"],
                 }
             },
@@ -155,9 +169,9 @@ _LIKE_BODY: dict[str, Any] = {
 }
 
 
-@_search.post("/search/like", response_model=Answer, openapi_extra=_LIKE_BODY)
+@_search.post("/search/like", response_model=Answer, openapi_extra=_LIKE_BODY, summary="Search by example")
 async def search_like(request: Request, backend: BackendDep, k: Count = 24) -> Response:
-    """Find moments that look like a stretch of a video of the library, or like an uploaded clip or picture."""
+    """Search for moments similar to one of the library (JSON), or to an uploaded clip or picture (form)."""
     started = time.perf_counter()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
@@ -187,9 +201,9 @@ async def _like_request(request: Request) -> LikeRequest:
         raise ProblemError(422, "; ".join(sentence(entry) for entry in error.errors())) from None
 
 
-@_search.get("/explain", response_model=Explained)
+@_search.get("/explain", response_model=Explained, summary="Explain a score")
 async def explain(backend: BackendDep, q: Words, segment: SegmentRow, version: Version = None) -> Response:
-    """Explain the score of a segment by words and frames."""
+    """Return the contributions of words and frames to the score of a segment."""
     with backend.requests.slot():
         found = backend.catalogue.searchable(version)
         words = _cleaned(q)
@@ -197,9 +211,9 @@ async def explain(backend: BackendDep, q: Words, segment: SegmentRow, version: V
         return _json(await backend.worker.ask(Explain(found, words, segment)))
 
 
-@_library.get("/library")
+@_library.get("/library", summary="Describe the library")
 async def library(backend: BackendDep) -> LibraryInfo:
-    """Describe the library, and whether the model is loaded."""
+    """Return the size of the library, its folders, and whether the model is loaded."""
     catalogue, current = backend.catalogue, backend.catalogue.current
     return LibraryInfo(
         videos=current.videos if current else 0,
@@ -215,9 +229,9 @@ async def library(backend: BackendDep) -> LibraryInfo:
     )
 
 
-@_library.get("/videos/{video}")
+@_library.get("/videos/{video}", summary="Describe a video")
 async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
-    """Describe a video or a picture of the library."""
+    """Return the properties of a video or a picture."""
     record = backend.catalogue.at().record(video)
     return VideoDetails(
         video=record.video_id,
@@ -236,9 +250,9 @@ async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
     )
 
 
-@_library.get("/videos/{video}/segments", response_model=list[TimelineSegment])
+@_library.get("/videos/{video}/segments", response_model=list[TimelineSegment], summary="List segments")
 async def segments(backend: BackendDep, video: VideoId, q: Words | None = None) -> Response:
-    """List all segments of a video, with their scores for a text query if one is given."""
+    """Return all segments of a video, with their scores if q is given."""
     with backend.requests.slot():
         found = backend.catalogue.at() if q is None else backend.catalogue.searchable()
         found.record(video)
@@ -247,18 +261,27 @@ async def segments(backend: BackendDep, video: VideoId, q: Words | None = None) 
         return _json(await backend.worker.ask(Timeline(found, _cleaned(q), video)))
 
 
-# Described once: HEAD is GET without the content.
 @_library.head("/videos/{video}/stream", include_in_schema=False, response_class=Response)
-@_library.get("/videos/{video}/stream", response_class=Response)
+@_library.get(
+    "/videos/{video}/stream",
+    response_class=Response,
+    summary="Stream a file",
+    responses={200: {"content": {"video/*": {}}}, 206: {"description": "a range", "content": {"video/*": {}}}},
+)
 def stream(backend: BackendDep, request: Request, video: VideoId) -> Response:
-    """Stream the original file, whole or a range of its bytes."""
+    """Return the original file, or the range of bytes that the Range header asks for; HEAD is supported."""
     record = backend.catalogue.at().record(video)
     return stream_video(record, request.method, request.headers.get("range"), request.headers.get("if-range"))
 
 
-@_library.get("/segments/{segment}/thumbnail", response_class=Response)
+@_library.get(
+    "/segments/{segment}/thumbnail",
+    response_class=Response,
+    summary="Get a thumbnail",
+    responses={200: {"content": {"image/jpeg": {}}}},
+)
 async def thumbnail(backend: BackendDep, request: Request, segment: SegmentPath, version: Version = None) -> Response:
-    """Get a small JPEG of the frame in the middle of a segment."""
+    """Return a small JPEG of the middle frame of a segment."""
     found = backend.catalogue.at(version)
     found.check_row(segment)
     with backend.requests.slot():
@@ -271,33 +294,38 @@ async def thumbnail(backend: BackendDep, request: Request, segment: SegmentPath,
     return Response(picture, media_type="image/jpeg", headers=headers)
 
 
-@_jobs.get("")
+@_jobs.get("", summary="List jobs")
 async def jobs(backend: BackendDep) -> list[JobRecord]:
-    """List the jobs since the server was started, the latest first."""
+    """Return the jobs since the start of the server, latest first."""
     return [job.record() for job in backend.jobs.all()]
 
 
-@_jobs.post("", status_code=202)
+@_jobs.post("", status_code=202, summary="Start a job")
 async def add_job(backend: BackendDep, wanted: JobRequest) -> JobRecord:
-    """Index a file or folder below one of the folders that the server may read."""
+    """Index a file or folder below a folder that `prota serve --allow` permits. Jobs run one at a time."""
     return backend.jobs.add(wanted.path, wanted.pictures).record()
 
 
-@_jobs.get("/{job}")
+@_jobs.get("/{job}", summary="Get a job")
 async def one_job(backend: BackendDep, job: JobId) -> JobRecord:
-    """Report the progress of a job."""
+    """Return the progress of a job."""
     return backend.jobs.get(job).record()
 
 
-@_jobs.delete("/{job}")
+@_jobs.delete("/{job}", summary="Cancel a job")
 async def cancel_job(backend: BackendDep, job: JobId) -> JobRecord:
-    """Cancel a job; what it has indexed stays in the library."""
+    """Cancel a job. Files that it has indexed stay in the library."""
     return backend.jobs.cancel(job).record()
 
 
-@_jobs.get("/{job}/events", response_class=StreamingResponse)
+@_jobs.get(
+    "/{job}/events",
+    response_class=StreamingResponse,
+    summary="Follow a job",
+    responses={200: {"content": {"text/event-stream": {}}}},
+)
 async def follow_job(backend: BackendDep, job: JobId) -> StreamingResponse:
-    """Follow a job by server-sent events, one for each change, until it ends."""
+    """Send a server-sent event with the job record for each change, until the job ends."""
     return StreamingResponse(_events(backend.jobs.get(job)), media_type="text/event-stream")
 
 
@@ -310,28 +338,28 @@ async def _events(job: Job) -> AsyncIterator[str]:
             yield f"id: {changes}\ndata: {job.record().model_dump_json()}\n\n"
         elif time.monotonic() - spoke > _SILENCE:
             spoke = time.monotonic()
-            yield ": still here\n\n"
+            yield ": keep-alive\n\n"
         if ended:
             return
         await asyncio.sleep(_POLL)
 
 
-@_watch.get("/healthz")
+@_monitoring.get("/healthz", summary="Check that the server runs")
 async def healthz() -> Health:
-    """Report that the server is running."""
+    """Return 200 while the server runs. Needs no token."""
     return Health(status="ok")
 
 
-@_watch.get("/readyz")
+@_monitoring.get("/readyz", summary="Check that the server can search")
 async def readyz(backend: BackendDep) -> Health:
-    """Report whether the server can search."""
+    """Return 200 if the server can search, else 503. Needs no token."""
     if backend.catalogue.state == "failed":
-        # Open to everyone, and the reason names files.
-        raise ProblemError(503, "the library cannot be opened; the log and the page say why", {"Retry-After": "10"})
+        # No token is needed here, and the reason contains paths.
+        raise ProblemError(503, "cannot open the library; see the log", {"Retry-After": "10"})
     if backend.catalogue.state != "ready":
         raise backend.catalogue.not_ready()
     return Health(status="ready")
 
 
-for part in (_search, _library, _jobs, _watch):
+for part in (_search, _library, _jobs, _monitoring):
     router.include_router(part)

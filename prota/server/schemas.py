@@ -1,14 +1,16 @@
-"""Requests and responses of the API."""
+"""Requests and responses of the API, each with the example that /docs shows."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from prota.server.problems import readable
 
 __all__ = [
+    "JOB_EXAMPLE",
+    "VIDEO_EXAMPLE",
     "Answer",
     "BadFile",
     "Explained",
@@ -16,8 +18,10 @@ __all__ = [
     "Health",
     "JobRecord",
     "JobRequest",
+    "JobState",
     "Kind",
     "LibraryInfo",
+    "LibraryState",
     "LikeRequest",
     "MomentFound",
     "TimelineSegment",
@@ -26,49 +30,71 @@ __all__ = [
     "WordShare",
 ]
 
+VIDEO_EXAMPLE, JOB_EXAMPLE = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "3f1c9b2a7d5e4f60"
+
 Kind = Literal["video", "picture"]
-VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+LibraryState = Literal["loading", "ready", "failed"]
+JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the content")]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, description="seconds")]
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+_MOMENT = {
+    "segment": 7, "video": VIDEO_EXAMPLE, "kind": "video", "title": "beach", "folder": "holidays", "start": 12.0,
+    "end": 20.0, "best": 15.5, "score": 0.412, "relevance": 0.83, "duration": 64.2,
+    "thumbnail": "/api/v1/segments/7/thumbnail?version=3",
+}  # fmt: skip
 
 
 class MomentFound(BaseModel):
-    """A stretch of a video that a search found, or a picture; a picture's times are all 0."""
+    """A moment of a video that a search found, or a picture; the times of a picture are 0."""
 
-    segment: int = Field(description="row of its best segment, in this version of the library")
+    model_config = _example(**_MOMENT)
+
+    segment: int = Field(description="row of the best segment, valid in this version of the library")
     video: str = Field(description="id of the video or picture: SHA-256 of its content")
     kind: Kind
-    title: str
-    folder: str
-    start: float
-    end: float
-    best: float = Field(description="seconds at which the frame that matches best is shown")
-    score: float
+    title: str = Field(description="file name without extension")
+    folder: str = Field(description="name of the folder that contains the file")
+    start: float = Field(description="seconds")
+    end: float = Field(description="seconds")
+    best: float = Field(description="seconds of the frame that matches best")
+    score: float = Field(description="comparable within one query")
     relevance: float | None = Field(
-        description="calibrated probability of being relevant; null if the model is not calibrated"
+        description="calibrated probability of being relevant; null without calibration or for a clip as query"
     )
-    duration: float
-    thumbnail: str
+    duration: float = Field(description="seconds of the whole video; 0 for a picture")
+    thumbnail: str = Field(description="path of a JPEG")
 
 
 class Answer(BaseModel):
     """The results of a search, best first."""
 
+    model_config = _example(
+        query="a dog jumps into water", cut=False, no_good_match=False, version=3, took_ms=14.2, partial=False,
+        shards=1, shards_answered=1, moments=[_MOMENT], weaker=[],
+    )  # fmt: skip
+
     query: str
-    cut: bool = Field(description="whether the text was longer than the model reads")
-    no_good_match: bool
-    version: int = Field(description="of the library; rows of segments mean nothing in another")
-    took_ms: float
-    partial: bool = Field(False, description="whether a part of the library was not searched, as it did not answer")
-    shards: int = Field(1, description="parts of the library")
-    shards_answered: int = Field(1, description="parts that were searched")
-    moments: list[MomentFound]
-    weaker: list[MomentFound] = Field(description="found, but no good matches")
+    cut: bool = Field(description="whether the text was truncated to the length of the model")
+    no_good_match: bool = Field(description="whether all results are weaker matches")
+    version: int = Field(description="version of the library; rows of segments are valid in it alone")
+    took_ms: float = Field(description="milliseconds in the server")
+    partial: bool = Field(False, description="whether some shards did not answer in time")
+    shards: int = Field(1, description="shards of the library")
+    shards_answered: int = Field(1, description="shards that answered")
+    moments: list[MomentFound] = Field(description="good matches")
+    weaker: list[MomentFound] = Field(description="results below the calibrated threshold")
 
 
 class LikeRequest(BaseModel):
-    """A stretch of a video of the library as the query; start and end are 0 for a picture."""
+    """A moment of a video of the library as the query; start and end are 0 for a picture."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _example(video=VIDEO_EXAMPLE, start=12, end=20) | ConfigDict(extra="forbid")
 
     video: VideoId
     start: Seconds
@@ -76,111 +102,142 @@ class LikeRequest(BaseModel):
 
 
 class WordShare(BaseModel):
-    """What a whole word adds to a score: contribution and weight are sums over its tokens."""
+    """The contribution of a whole word to a score; contribution and weight are sums over its tokens."""
 
-    text: Annotated[str, BeforeValidator(readable)] = Field(description="as it was written")
+    text: Annotated[str, BeforeValidator(readable)] = Field(description="as in the query")
     contribution: float
     weight: float
-    uncertainty: float | None = Field(description="mean log variance of its tokens; null where they are points")
-    rest: bool = Field(description="true for the tokens that belong to no word, such as the marks at a text's ends")
+    uncertainty: float | None = Field(description="mean log variance of its tokens; null without variances")
+    rest: bool = Field(description="true for all tokens that belong to no word")
 
 
 class FrameShare(BaseModel):
-    """What a frame adds to a score."""
+    """The contribution of a frame to a score."""
 
-    time: Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))]
+    time: Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))] = Field(description="seconds")
     contribution: float
     weight: float
 
 
 class Explained(BaseModel):
-    """What a score is made of: the contributions of words and frames add up to it."""
+    """The parts of a score: the contributions of words add up to it, and so do those of frames."""
+
+    model_config = _example(
+        score=0.412,
+        words=[
+            {"text": "dog", "contribution": 0.251, "weight": 0.61, "uncertainty": None, "rest": False},
+            {"text": "water", "contribution": 0.161, "weight": 0.39, "uncertainty": None, "rest": False},
+        ],
+        frames=[{"time": 15.5, "contribution": 0.412, "weight": 1.0}],
+        similarities=[[0.41], [0.38]],
+    )
 
     score: float
     words: list[WordShare]
     frames: list[FrameShare]
-    similarities: list[list[float]] = Field(description="words x frames")
+    similarities: list[list[float]] = Field(description="a row per word, a column per frame")
 
 
 class VideoDetails(BaseModel):
     """A video or a picture of the library."""
 
-    video: str
+    model_config = _example(
+        video=VIDEO_EXAMPLE, kind="video", title="beach", folder="holidays", duration=64.2, width=1920, height=1080,
+        fps=25.0, codec="h264", size=48210344, modified="2026-05-01T09:30:00+00:00", segments=31,
+        stream=f"/api/v1/videos/{VIDEO_EXAMPLE}/stream",
+    )  # fmt: skip
+
+    video: str = Field(description="id: SHA-256 of the content")
     kind: Kind
-    title: str
-    folder: str
+    title: str = Field(description="file name without extension")
+    folder: str = Field(description="name of the folder that contains the file")
     duration: float = Field(description="seconds; 0 for a picture")
     width: int
     height: int
     fps: float
     codec: str
-    size: int
-    modified: str
+    size: int = Field(description="bytes")
+    modified: str = Field(description="date and time of the last change, UTC")
     segments: int
-    stream: str
+    stream: str = Field(description="path of the original file")
 
 
 class TimelineSegment(BaseModel):
-    """A segment of a video, and how well it matches."""
+    """A segment of a video, with its score if there is a query."""
 
-    segment: int
-    start: float
-    end: float
+    model_config = _example(segment=7, start=12.0, end=20.0, score=0.412, relevance=0.83)
+
+    segment: int = Field(description="row of the segment, valid in the current version of the library")
+    start: float = Field(description="seconds")
+    end: float = Field(description="seconds")
     score: float | None
-    relevance: float | None
+    relevance: float | None = Field(description="calibrated probability of being relevant")
 
 
 class LibraryInfo(BaseModel):
-    """What can be searched."""
+    """The library and the state of the server."""
+
+    model_config = _example(
+        videos=120, pictures=8, segments=3050, hours=2.1, model="prota-small", version=3, state="ready", detail="",
+        folders=["holidays"], allow=["/home/me/Videos"],
+    )  # fmt: skip
 
     videos: int
     pictures: int
     segments: int
-    hours: float = Field(description="of all videos")
+    hours: float = Field(description="total duration of the videos")
     model: str
-    version: int
-    state: Literal["loading", "ready", "failed"]
-    detail: str = Field(description="why, where it failed")
-    folders: list[str]
-    allow: list[str] = Field(description="folders below which index jobs may read")
+    version: int = Field(description="version of the library; 0 if it is empty")
+    state: LibraryState
+    detail: str = Field(description="the error, if the state is failed")
+    folders: list[str] = Field(description="names for the search parameter folder")
+    allow: list[str] = Field(description="folders that index jobs may read")
 
 
 class JobRequest(BaseModel):
-    """What is to be indexed."""
+    """A file or folder to index."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = _example(path="/home/me/Videos/2026", pictures=True) | ConfigDict(extra="forbid")
 
-    path: str = Field(min_length=1, max_length=4096)
-    pictures: bool = Field(True, description="whether pictures are indexed, too")
+    path: str = Field(min_length=1, max_length=4096, description="absolute path on the computer that runs the server")
+    pictures: bool = Field(True, description="whether to index pictures")
 
 
 class BadFile(BaseModel):
     """A file that could not be indexed."""
 
-    file: str = Field(description="its place below the folder of the job")
+    file: str = Field(description="path relative to the folder of the job")
     reason: str
 
 
 class JobRecord(BaseModel):
     """An index job."""
 
+    model_config = _example(
+        id=JOB_EXAMPLE, path="/home/me/Videos/2026", state="running", detail="", found=40, done=12, indexed=11,
+        unchanged=0, bad=1, segments=310, pictures=0, seconds=640.5, share=0.31,
+        reasons=[{"file": "broken.mp4", "reason": "no video stream"}],
+    )  # fmt: skip
+
     id: str
     path: str
-    state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    detail: str
-    found: int
-    done: int
-    indexed: int
-    unchanged: int
-    bad: int
-    segments: int
-    pictures: int = Field(description="of the files that were indexed")
-    seconds: float = Field(description="of video that was encoded")
-    share: float = Field(description="of the work that is done, 0 to 1")
-    reasons: list[BadFile] = Field(description="the first 20 of the bad files")
+    state: JobState
+    detail: str = Field(description="the error, if the state is failed")
+    found: int = Field(description="files found so far")
+    done: int = Field(description="files processed")
+    indexed: int = Field(description="files added or updated")
+    unchanged: int = Field(description="files that were indexed before")
+    bad: int = Field(description="files that failed")
+    segments: int = Field(description="segments added")
+    pictures: int = Field(description="pictures among the indexed files")
+    seconds: float = Field(description="seconds of video that were encoded")
+    share: float = Field(description="progress from 0 to 1")
+    reasons: list[BadFile] = Field(description="the first 20 bad files")
 
 
 class Health(BaseModel):
-    """Whether the server is there, or ready."""
+    """The state of the server."""
+
+    model_config = _example(status="ready")
 
     status: str

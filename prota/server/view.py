@@ -1,6 +1,6 @@
-"""The library behind the server: loaded in the background, replaced when it has a newer version.
+"""The library of the server, loaded in the background and replaced by newer versions.
 
-Nothing here imports torch until the loading thread does: the page is served before the model is loaded.
+Only the loading thread imports torch, so that the page is served before the model is loaded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from prota.errors import one_line
 from prota.library.records import ModelStamp, VideoRecord
@@ -20,6 +20,7 @@ from prota.library.storage.location import Location, Where
 from prota.library.storage.schema import one_of, stored
 from prota.models import shipped
 from prota.server.problems import ProblemError, readable
+from prota.server.schemas import LibraryState
 
 if TYPE_CHECKING:
     import torch
@@ -30,20 +31,19 @@ if TYPE_CHECKING:
     from prota.model.prota import ProTA
     from prota.scoring.score import ScoreHead
 
-__all__ = ["Catalogue", "Folders", "LibraryVersion", "State"]
+__all__ = ["Catalogue", "Folders", "LibraryVersion"]
 
-State = Literal["loading", "ready", "failed"]
-# After an error, wait this many times longer before the next attempt.
+# After an error, the interval between attempts is this many times longer.
 _BACKOFF = 5
-# An indexing run commits all the time. After loading a version, leave this many times the loading time to searches.
+# An index run commits often. After loading a version, wait this many times the loading time.
 _REST = 4.0
 _log = logging.getLogger("prota.server")
-# With more videos, filter by their folders instead, unless those are many as well.
+# With more videos, filter by folder instead, unless there are many folders.
 _FEW_VIDEOS, _FEW_FOLDERS = 500, 50
 
 
 class Folders:
-    """The folders of all files of one version, copies included; built once, when the version is loaded."""
+    """The folders of all files of a version, including duplicates; built when the version is loaded."""
 
     def __init__(self, files: Iterable[tuple[str, str]]) -> None:
         """``files``: (path, content) of each existing file."""
@@ -51,7 +51,7 @@ class Folders:
         self._paths: dict[str, str] = {}
         for path, content in files:
             self._contents.setdefault(os.path.dirname(path), set()).add(content)
-            # A filter sees one path of each content, of copies the first.
+            # A filter sees one path per content: the first one.
             self._paths[content] = min(path, self._paths.get(content, path))
         self._named: dict[str, set[str]] = {}
         for parent in self._contents:
@@ -60,11 +60,11 @@ class Folders:
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of the folders that contain videos."""
+        """Names of folders that contain videos."""
         return sorted({readable(os.path.basename(parent)) for parent in self._contents} - {""})
 
     def condition(self, name: str) -> str:
-        """SQL over the segments: some copy lies in or below a folder of that name; several folders may have it."""
+        """SQL over the segments for files in or below any folder with this name."""
         named = self._named.get(name, set())
         within = {parent for parent in self._contents if any(folder in named for folder in _ancestors(parent))}
         contents = set[str]().union(*(self._contents[parent] for parent in within))
@@ -78,7 +78,7 @@ class Folders:
 
 
 def _ancestors(folder: str) -> list[str]:
-    """The folder and those above it, without the root, which has no name."""
+    """The folder and its parents, without the root."""
     found = []
     while os.path.basename(folder):
         found.append(folder)
@@ -88,18 +88,18 @@ def _ancestors(folder: str) -> list[str]:
 
 @dataclass(frozen=True)
 class LibraryVersion:
-    """One version of the library, which can be shown before the model is loaded. A request keeps the one it got."""
+    """A version of the library, which can be shown before the model is loaded. A request keeps its version."""
 
     number: int
-    """Unique within a server; versions repeat if a library is deleted and made again."""
+    """Unique within a server; version numbers repeat when a library is deleted and created again."""
     snapshot: Snapshot
     folders: Folders
     view: View | None = None
-    """What searches it; None until the model is loaded."""
+    """For searching; None until the model is loaded."""
 
     @classmethod
     def of(cls, number: int, snapshot: Snapshot) -> LibraryVersion:
-        # Built here, in the loading thread, not by the first request.
+        # Computed in the loading thread, not by the first request.
         _ = snapshot.shown
         files = ((record.path, record.video_id) for record in snapshot.videos() if record.state == "indexed")
         return cls(number, snapshot, Folders(files))
@@ -128,17 +128,17 @@ class LibraryVersion:
     def record(self, video_id: str) -> VideoRecord:
         """ProblemError 404 if the video is not in the library."""
         if video_id not in self.snapshot.shown:
-            raise ProblemError(404, "there is no such video in the library")
+            raise ProblemError(404, "no such video in the library")
         return self.snapshot.shown[video_id]
 
     def check_row(self, row: int) -> None:
         """ProblemError 404 if no segment has this row."""
         if not 0 <= row < self.segments:
-            raise ProblemError(404, "there is no such segment in the library")
+            raise ProblemError(404, "no such segment in the library")
 
 
 class Catalogue:
-    """The current version of a library and the one before it, which clients may still show."""
+    """The current version of a library and the previous one, which clients may still show."""
 
     def __init__(
         self,
@@ -149,9 +149,9 @@ class Catalogue:
         refresh: float,
         shards: Callable[[Snapshot, ScoreHead, torch.device], ShardedFinder] | None = None,
     ) -> None:
-        """``shards``: distributes a version of the library over a cluster; None: search in this process."""
+        """``shards``: distributes a version of the library over a cluster; None: searches run in this process."""
         self.folder, self.device, self.refresh = Location.of(folder), device, refresh
-        self.state: State = "loading"
+        self.state: LibraryState = "loading"
         self.reason = ""
         self.model_source, self.model_name = model, model or shipped.DEFAULT
         self.current: LibraryVersion | None = None
@@ -179,7 +179,7 @@ class Catalogue:
                 finder.close()
 
     def refresh_soon(self) -> None:
-        """Look for a newer version now."""
+        """Check for a newer version now."""
         self._wake.set()
 
     def at(self, version: int | None = None) -> LibraryVersion:
@@ -191,10 +191,10 @@ class Catalogue:
             return current
         if self._previous is not None and version == self._previous.version:
             return self._previous
-        raise ProblemError(404, "the library has changed since: search again")
+        raise ProblemError(404, "the library has changed; search again")
 
     def searchable(self, version: int | None = None) -> LibraryVersion:
-        """As `at`; ProblemError 503 while the model is not loaded."""
+        """Like `at`; ProblemError 503 until the model is loaded."""
         found = self.at(version)
         if found.view is None:
             raise self.not_ready()
@@ -202,17 +202,17 @@ class Catalogue:
 
     def not_ready(self) -> ProblemError:
         if self.state == "failed":
-            return ProblemError(503, f"the library cannot be opened: {self.reason}", {"Retry-After": "10"})
+            return ProblemError(503, f"cannot open the library: {self.reason}", {"Retry-After": "10"})
         return ProblemError(503, "the model is being loaded", {"Retry-After": "1"})
 
     @property
     def shards(self) -> tuple[int, int]:
-        """How many shards the next search will ask, and of how many."""
+        """Number of shards that respond, and of all shards."""
         finder = self._sharded
         return (0, 0) if finder is None else (finder.up, len(finder.shards))
 
     def _run(self) -> None:
-        """Load, then look for newer versions until the server ends."""
+        """Load the library, then check for newer versions until the server stops."""
         while not self._ended.is_set():
             self._wake.clear()
             pause = self.refresh
@@ -220,15 +220,15 @@ class Catalogue:
                 self._update()
             except Exception as error:
                 self._fail(one_line(error))
-                # Reading a model is expensive.
+                # Loading a model is expensive.
                 pause = _BACKOFF * self.refresh
             self._wake.wait(pause)
             self._ended.wait(max(0.0, self._rest_until - time.monotonic()))
 
     def _fail(self, reason: str) -> None:
-        """Log each reason once. A version that can be searched stays."""
+        """Log each reason once. A version that can be searched is kept."""
         if reason != self.reason:
-            _log.warning("the library cannot be opened: %s", reason)
+            _log.warning("cannot open the library: %s", reason)
         self.reason = reason
         if self.current is None or self.current.view is None:
             self.state = "failed"
@@ -238,12 +238,12 @@ class Catalogue:
         from prota.library.storage.versions import read_head, read_library
 
         if not self.folder.exists("library.json"):
-            # Nothing to search, nothing to load: the first index job makes the library.
+            # No library yet: the first index job creates it.
             self.current, self._previous = None, None
             self.state, self.reason = "ready", ""
             return
         before = self.current
-        # A library made again in the same place may have the same version.
+        # A library that was created again in the same place may have the same version.
         states = (read_library(self.folder), read_head(self.folder))
         if before is not None and before.view is not None and states == self._states:
             return
@@ -261,12 +261,12 @@ class Catalogue:
         from prota.library.search.view import View
 
         view = View(snapshot, self._model, finder)
-        # Before the first request, and only once.
+        # Once, before the first request.
         view.finder.warm()
-        # Shards are built by other processes, which take less from searches.
+        # Other processes build shards, which delays searches less.
         self._rest_until = time.monotonic() + (built - started) + _REST * (time.monotonic() - built)
         if before is not None and before.view is not None and before.snapshot.stamp == snapshot.stamp:
-            # Without its tokens in memory: requests for an old version read single rows.
+            # Without tokens in memory: requests for an old version read single rows.
             self._previous = replace(before, view=View(before.snapshot, self._model))
         self.current, self._states = replace(new, view=view), states
         self.state, self.reason = "ready", ""
@@ -283,7 +283,7 @@ class Catalogue:
         return model
 
     def _finder(self, snapshot: Snapshot, model: ProTA) -> ShardedFinder | None:
-        """Searches this version on a cluster; requests use the previous one until it is ready. None: no cluster."""
+        """The finder of this version on a cluster; until it is ready, requests use the previous version."""
         if self._make_shards is None:
             return None
         self._loading = self._make_shards(snapshot, model.head, model.logit_scale.device)

@@ -1,1 +1,1 @@
-"""From a video file to pictures: which files, which frames, resized how."""
+"""Video files: finding, decoding, sampling and resizing."""

@@ -1,7 +1,7 @@
-"""Frames of a video file: the right ones, upright, or one clear error. A picture is a video of one frame.
+"""Decode exactly the requested frames of a video, upright, or raise one clear error. A picture is a video of one frame.
 
-Pillow reads pictures, PyAV decodes videos; both are imported when first needed. A file that may be hostile or broken
-belongs in a worker with a time limit: see `prota.workers.process_pool`.
+Pillow reads pictures and PyAV decodes videos; both are imported on first use. Decode untrusted files in a worker with a
+time limit, see `prota.workers.process_pool`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["DecodeError", "Timeline", "decode_chosen", "read_clip", "read_timeli
 
 
 def read_timeline(path: str | Path) -> Timeline:
-    """When each frame is shown. The packets tell, and only the first frame is decoded, to see that it can be.
+    """Read when each frame is shown, from the packets; only the first frame is decoded, as a check.
 
-    Where packets cannot tell (no time stamps, AVI, VP8), the whole file is decoded once.
+    The whole file is decoded if the packets are not reliable: without time stamps, AVI, VP8.
     """
     path = _checked(path)
     return read_picture(path)[0] if is_picture(path) else pyav.frame_index(path).timeline
@@ -38,14 +38,14 @@ def decode_chosen(
     threads: int = 0,
     counted: bool | None = None,
 ) -> tuple[Timeline, list[int], list[Any]]:
-    """The timeline, the indices into its `times` that `choose` takes (ascending), and their frames.
+    """Decode the frames that ``choose`` selects: the timeline, their ascending indices into its ``times``, the frames.
 
-    Frames are RGB uint8 [height, width, 3], upright, or what `transform` makes of them. Where the decoder turns out to
-    show fewer frames than the packets announce, the timeline is taken from decoding and the choice made again.
-    `threads` = 0 leaves their number to the decoder.
+    Frames are RGB uint8 [height, width, 3], upright, or the results of ``transform``. If the decoder shows fewer frames
+    than the packets announce, the timeline is taken from decoding and ``choose`` is called again. ``threads``: of the
+    decoder; 0: its default.
 
-    Who reads a file in parts needs one timeline for all of them: `counted` is the first one's `Timeline.counted`. In
-    that of the packets, a frame that is never shown is the one that is seen at its time.
+    To read a file in parts with one timeline, pass the first part's `Timeline.counted` as ``counted``. In a timeline
+    from packets, a frame that is never shown is replaced by the frame visible at its time.
     """
     path = _checked(path)
     timeline, read = _source(path, threads, bool(counted))
@@ -101,7 +101,7 @@ def _checked(path: str | Path) -> Path:
     """The absolute path, because FFmpeg reads `a:b.mp4` as a protocol."""
     path = Path(path)
     if not path.exists():
-        raise DecodeError(f"{path}: the file is not there")
+        raise DecodeError(f"{path}: no such file")
     if not path.is_file():
         raise DecodeError(f"{path}: not a file")
     if path.stat().st_size == 0:
@@ -114,5 +114,5 @@ def _checked_indices(path: Path, indices: Sequence[int], timeline: Timeline) -> 
     if wanted != sorted(wanted) or (wanted and wanted[0] < 0):
         raise ValueError("frame indices must be ascending and not negative")
     if wanted and wanted[-1] >= len(timeline.times):
-        raise DecodeError(f"{path}: frame {wanted[-1]} was asked for, but there are only {len(timeline.times)} frames")
+        raise DecodeError(f"{path}: no frame {wanted[-1]}, only {len(timeline.times)} frames")
     return wanted

@@ -13,32 +13,32 @@ from prota.video.timeline import DecodeError, Picture, Timeline
 __all__ = ["PICTURE_EXTENSIONS", "is_picture", "read_picture"]
 
 PICTURE_EXTENSIONS = ("jpg", "jpeg", "png", "webp")
-# What such a file may contain, whatever its extension: formats that browsers display. Others that Pillow reads, such as
-# EPS, run external programs.
+# Accepted formats, whatever the extension: those that browsers display. Pillow runs external programs for some others,
+# such as EPS.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is a picture by its name."""
+    """Whether a file has the extension of a picture."""
     return path.suffix[1:].lower() in PICTURE_EXTENSIONS
 
 
 def read_picture(path: Path) -> tuple[Timeline, Picture]:
-    """A timeline of one frame, without duration, and the frame: RGB uint8 [height, width, 3], upright.
+    """Read a picture: a timeline of one frame without duration, and the frame, RGB uint8 [height, width, 3], upright.
 
-    Of an animation the first frame; what is transparent is white.
+    Animations give their first frame. Transparent areas become white.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
-        # Pillow warns of damaged metadata, and of pictures that are large but not refused.
+        # Pillow warns of corrupt metadata, and of large pictures that it accepts.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as stored:
             codec = (stored.format or "").lower()
             picture = _to_rgb(ImageOps.exif_transpose(stored))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        # Pillow has many kinds of errors for files that are cut short, changed or of something else.
-        reason = "not a picture that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise DecodeError(f"{path}: cannot be read: {reason}") from None
+        # Pillow raises many types of errors for truncated, corrupt and other files.
+        reason = "not a JPEG, PNG, WebP, GIF or BMP file" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise DecodeError(f"{path}: cannot read: {reason}") from None
     frame = np.asarray(picture)
     height, width = frame.shape[:2]
     return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
@@ -48,7 +48,7 @@ def _to_rgb(picture: Any) -> Any:
     from PIL import Image
 
     if picture.mode.startswith("I;16") or picture.mode == "I":
-        # Pillow would cut 16 bits off at 255.
+        # Pillow would clip 16 bits at 255.
         return Image.fromarray((np.asarray(picture) // 256).clip(0, 255).astype(np.uint8)).convert("RGB")
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")

@@ -1,4 +1,4 @@
-"""Frames by PyAV: where the packets say they are, each recognised by its stamp."""
+"""Frames by PyAV: located by the packets and identified by their time stamps."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ __all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frame
 
 
 class NotShownError(DecodeError):
-    """The packets announce a frame that the decoder never shows: the timeline must come from decoding."""
+    """The packets announce a frame that the decoder never shows; decode the file for its timeline."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What PyAV needs to find frames again."""
+    """The positions of frames in a file."""
 
     timeline: Timeline
     pts: np.ndarray[Any, np.dtype[np.int64]] | None
-    """Presentation stamps, strictly ascending; None: frames are known by counting from the start."""
+    """Presentation time stamps, strictly ascending; None: frames are counted from the start."""
     keyframes: np.ndarray[Any, np.dtype[np.int64]]
-    """Numbers of the frames at which decoding can start."""
+    """Indices of the frames at which decoding can start."""
 
 
-# What is known of the last file alone, by its path, size and date, and by how it was found out. A long video is read
-# part by part, and to scan all its packets for each part would cost more than the frames that are wanted.
+# The index of the last file only, by path, size, date and method. A long video is read in parts, and scanning all
+# packets for each part would take longer than decoding its frames.
 _last: dict[tuple[tuple[Path, int, int], str], Index] = {}
 
 
 def frame_index(path: Path) -> Index:
-    """The timeline from the packets where they can be trusted, else from decoding everything; the last one is kept."""
+    """The index from the packets if they are reliable, else from decoding the file; the last one is cached."""
     return _kept(path, _scanned_index)
 
 
 def counted_index(path: Path) -> Index:
-    """The timeline by decoding everything once: for a file whose packets announce what is never shown."""
+    """The index from decoding the file, for packets that announce frames that are never shown."""
     return _kept(path, _counted_index)
 
 
 def _kept(path: Path, make: Callable[[Path], Index]) -> Index:
-    # Taken first: if the file changes while it is read, the index is not used again.
+    # Before reading: the index of a file that changes meanwhile is not reused.
     identity = _identity(path)
     key = (identity, make.__name__)
     index = _last.get(key)
     if index is None:
         index = make(path)
-        # Several callers see the same arrays now.
+        # Callers share the arrays.
         index.timeline.times.setflags(write=False)
         for other in [known for known in _last if known[0] != identity]:
             del _last[other]
@@ -73,9 +73,9 @@ def _av() -> Any:
 
 @contextmanager
 def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
-    """The container and its video stream; what FFmpeg raises inside becomes a DecodeError."""
+    """The container and its video stream; errors of FFmpeg inside become DecodeErrors."""
     av = _av()
-    doing = "opened"
+    doing = "open"
     try:
         with av.open(str(path), metadata_errors="replace") as container:
             cover = av.stream.Disposition.attached_pic
@@ -83,27 +83,27 @@ def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
             if stream is None:
                 raise DecodeError(f"{path}: no video stream")
             if stream.codec_context is None:
-                raise DecodeError(f"{path}: its video is of a kind that FFmpeg cannot decode")
+                raise DecodeError(f"{path}: FFmpeg cannot decode this codec")
             stream.thread_type = "AUTO"
             stream.codec_context.thread_count = threads
-            # A damaged picture is an error; without this the decoder paints over the damage in silence.
+            # Corrupt frames are errors; by default the decoder conceals them.
             stream.codec_context.options = {"err_detect": "explode"}
             doing = "read"
             yield container, stream
     except (av.FFmpegError, OSError) as error:
-        raise DecodeError(f"{path}: cannot be {doing}: {_reason(error)}") from error
+        raise DecodeError(f"{path}: cannot {doing}: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:
-    """FFmpeg's words alone, without number, path or function."""
+    """The message of FFmpeg without number, path and function."""
     return str(getattr(error, "strerror", None) or error)
 
 
 def _pictures(path: Path, container: Any, stream: Any, since: int | None = None) -> Iterator[Any]:
-    """Decoded frames from where the container stands, not yet converted.
+    """Decoded frames from the current position, not yet converted.
 
-    Errors before the first picture are passed over: a recording may start in the middle of a group of pictures. After
-    a jump to the keyframe at ``since``, only those of pictures that are shown before it, and need what was left out.
+    Errors before the first frame are ignored: a recording may start in the middle of a group of pictures. After a seek
+    to the keyframe at ``since``, only errors of frames shown before it are, which depend on skipped frames.
     """
     count, reason = 0, ""
     for packet in container.demux(stream):
@@ -113,22 +113,22 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
             reason = _reason(error)
             if count or (since is not None and (packet.pts is None or packet.pts >= since)):
                 total = f" of {stream.frames}" if stream.frames else ""
-                raise DecodeError(f"{path}: only {count}{total} frames could be read: {reason}") from error
+                raise DecodeError(f"{path}: only {count}{total} frames are readable: {reason}") from error
             continue
         for frame in frames:
             count += 1
             yield frame
     if not count:
-        raise DecodeError(f"{path}: no frame could be decoded" + (f": {reason}" if reason else ""))
+        raise DecodeError(f"{path}: cannot decode any frame" + (f": {reason}" if reason else ""))
 
 
 def _scanned_index(path: Path) -> Index:
     with _opened(path) as (container, stream):
         stamps, keyframes = _packets(path, container, stream)
-        # AVI stores no presentation times; VP8 has packets that are never shown.
+        # AVI has no presentation times; VP8 has packets that are never shown.
         trusted = container.format.name != "avi" and stream.codec_context.name not in ("vp8", "libvpx")
     if not stamps:
-        raise DecodeError(f"{path}: no frame could be decoded: the file holds no video data")
+        raise DecodeError(f"{path}: cannot decode any frame: no video data")
     if not trusted or None in stamps or len(set(stamps)) < len(stamps):
         return _decoded_index(path)
     pts = np.array(sorted(stamps), dtype=np.int64)
@@ -141,10 +141,10 @@ def _scanned_index(path: Path) -> Index:
 
 
 def _packets(path: Path, container: Any, stream: Any) -> tuple[list[Any], list[int]]:
-    """Presentation stamps of all packets that are to be shown, and those of the keyframes; refuses a file cut short."""
+    """Time stamps of all packets to be shown, and those of keyframes; DecodeError for a truncated file."""
     stamps, keyframes, last = list[Any](), list[int](), 0.0
     size = path.stat().st_size
-    # An index that points past the end of the file, or a packet of which only a part is there.
+    # The index of the file points past its end, or the last packet is incomplete.
     cut = any(entry.pos + entry.size > size for entry in stream.index_entries)
     for packet in container.demux([stream, *container.streams.audio]):
         if packet.pts is not None:
@@ -158,14 +158,14 @@ def _packets(path: Path, container: Any, stream: Any) -> tuple[list[Any], list[i
                 keyframes.append(packet.pts)
     announced = (container.duration or 0) / 1e6
     if "matroska" in container.format.name and last < COMPLETE_SHARE * announced - 0.5:
-        raise DecodeError(f"{path}: cut short: {announced:.1f} s announced, {last:.1f} s there")
+        raise DecodeError(f"{path}: truncated: {last:.1f} of {announced:.1f} s")
     if cut or (container.format.name == "avi" and len(stamps) < COMPLETE_SHARE * stream.frames - 1):
-        raise DecodeError(f"{path}: cut short: not all of its {stream.frames or 'announced'} frames are in the file")
+        raise DecodeError(f"{path}: truncated: some of its {stream.frames or 'announced'} frames are missing")
     return stamps, keyframes
 
 
 def _decoded_index(path: Path) -> Index:
-    """The timeline by decoding everything once, without converting a picture."""
+    """The index from decoding the file, without converting frames."""
     stamps, first = list[Any](), None
     with _opened(path) as (container, stream):
         for frame in _pictures(path, container, stream):
@@ -195,17 +195,17 @@ def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
     return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, mirrored)
 
 
-# By the orientation in a photograph's EXIF data; the others are not mirrored.
+# By EXIF orientation: the mirrored ones, with their rotation.
 _MIRRORED = {2: 0, 4: 180, 5: 270, 7: 90}
 
 
 def _orientation(path: Path, frame: Any) -> tuple[int, bool]:
-    """Degrees clockwise by which a frame is to be turned, and whether it is to be mirrored before."""
+    """Degrees clockwise to rotate a frame by, and whether to mirror it first."""
     turned = round(-frame.rotation / 90) * 90 % 360
     try:
         matrix = next((data for data in frame.side_data if data.type.name == "DISPLAYMATRIX"), None)
     except ValueError:
-        # PyAV does not know the kind of side data that photographs have.
+        # PyAV does not support the side data of photographs.
         exif = _exif_orientation(path)
         return _MIRRORED.get(exif, turned), exif in _MIRRORED
     if matrix is None:
@@ -213,7 +213,7 @@ def _orientation(path: Path, frame: Any) -> tuple[int, bool]:
     a, b, _, c, d, *_ = (int(value) for value in np.frombuffer(bytes(matrix), dtype="<i4"))
     if a * d >= b * c:
         return turned, False
-    # What is left to turn once left and right are exchanged.
+    # The rotation after mirroring.
     return round(math.degrees(math.atan2(-b, -a)) / 90) * 90 % 360, True
 
 
@@ -224,7 +224,7 @@ def _exif_orientation(path: Path) -> int:
         with Image.open(path) as picture:
             return int(picture.getexif().get(0x112, 1))
     except Exception:
-        # Whatever Pillow says of a file that FFmpeg can read.
+        # Pillow may fail on files that FFmpeg reads.
         return 1
 
 
@@ -238,7 +238,7 @@ def read_frames(path: Path, index: Index, wanted: list[int], transform: Transfor
         try:
             return _walk(path, index, wanted, keep, threads=threads, seek=True)
         except DecodeError:
-            # A seek gone wrong, or a broken stretch: from the start the answer, or the error, is exact.
+            # A wrong seek or a corrupt part: decoding from the start is exact.
             pass
     return _walk(path, index, wanted, keep, threads=threads, seek=False)
 
@@ -246,7 +246,7 @@ def read_frames(path: Path, index: Index, wanted: list[int], transform: Transfor
 def _walk(
     path: Path, index: Index, wanted: list[int], keep: Callable[[Any], Any], *, threads: int, seek: bool
 ) -> list[Any]:
-    """Decode forward through the wanted frames, each recognised by its stamp; jump where a keyframe lies between."""
+    """Decode the wanted frames in order, identified by time stamp; ``seek``: skip to keyframes between them."""
     kept, position, damaged = list[Any](), -1, False
     with _opened(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
@@ -261,27 +261,27 @@ def _walk(
                 pictures = _pictures(path, container, stream, start)
             for frame in pictures:
                 position = _position(path, index, frame, position)
-                # What comes after a damaged picture is built on it, up to the next keyframe.
+                # Frames after a corrupt one depend on it, up to the next keyframe.
                 damaged = frame.is_corrupt or (damaged and not frame.key_frame)
                 if position >= number:
                     break
             else:
                 total = len(index.timeline.times)
-                raise NotShownError(f"{path}: only {position + 1} of {total} announced frames could be read")
+                raise NotShownError(f"{path}: only {position + 1} of {total} frames are readable")
             if position != number:
                 seconds = index.timeline.times[number]
-                raise NotShownError(f"{path}: the frame at {seconds:.3f} s is announced but never shown")
+                raise NotShownError(f"{path}: the frame at {seconds:.3f} s is never shown")
             if damaged:
-                raise DecodeError(f"{path}: a frame that was asked for is damaged, or one that it is built on")
+                raise DecodeError(f"{path}: corrupt frame at {index.timeline.times[number]:.3f} s")
             kept.append(keep(frame))
     return kept
 
 
 def _position(path: Path, index: Index, frame: Any, previous: int) -> int:
-    """The number of a decoded frame in the timeline."""
+    """The index of a decoded frame in the timeline."""
     if index.pts is None:
         return previous + 1
     place = -1 if frame.pts is None else int(np.searchsorted(index.pts, frame.pts))
     if not 0 <= place < len(index.pts) or index.pts[place] != frame.pts:
-        raise NotShownError(f"{path}: the decoder shows frames at times that the packets do not name")
+        raise NotShownError(f"{path}: frame times differ between packets and decoder")
     return place

@@ -1,4 +1,4 @@
-"""Which frames of a clip are looked at: uniform in time."""
+"""Uniform sampling of frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["uniform_indices"]
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-# Decoders round time stamps differently; without this, ties would give other frames with another decoder.
+# Decoders round time stamps differently; this tolerance makes ties independent of the decoder.
 SAME_TIME = 1e-6
 
 
@@ -21,17 +21,16 @@ def uniform_indices(
     *,
     max_seconds: float = 0.0,
 ) -> Indices:
-    """Frames shown in the middle of `count` stretches of equal length.
+    """Ascending indices of the frames in the middle of ``count`` intervals of equal length.
 
-    Ascending, [count]; a clip of at most `count` frames gives all its frames, once.
-    Of a clip that lasts longer than `max_seconds` only the beginning counts, as if it ended there; 0: all of it counts.
+    A clip of at most ``count`` frames gives all its frames once. A clip is cut off after ``max_seconds``; 0: never.
     """
     if count < 1:
-        raise ValueError(f"count = {count} is not allowed; allowed: 1 or more")
+        raise ValueError(f"count must be at least 1, got {count}")
     if len(times) == 0:
-        raise ValueError("a clip without frames has nothing to choose from")
+        raise ValueError("the clip has no frames")
     if 0 < max_seconds < duration:
-        # A frame that is shown only when the time is up is not seen any more, however its stamp was rounded.
+        # A frame shown at max_seconds is not part of the clip, however its time stamp was rounded.
         seen = int(np.searchsorted(times, max_seconds - SAME_TIME))
         times, duration = times[: max(1, seen)], max_seconds
     if len(times) <= count:

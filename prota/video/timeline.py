@@ -1,4 +1,4 @@
-"""When the frames of a video are shown, and what Pillow and PyAV do alike."""
+"""The timeline of a video, and parts common to the readers of pictures and videos."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ __all__ = ["COMPLETE_SHARE", "DecodeError", "Picture", "Timeline", "Times", "Tra
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Transform = Callable[[Picture], Any]
-"""What is kept of a picture."""
+"""Converts a decoded frame."""
 
-# A file that holds less than this share of what its header announces is cut short; headers are off by a frame or two.
+# A file with less than this share of the length in its header is truncated; headers may be wrong by a few frames.
 COMPLETE_SHARE = 0.9
 
 
 class DecodeError(ProtaError, ValueError):
-    """A file that does not give the frames asked for; the message is one line."""
+    """A file whose frames cannot be decoded."""
 
     code = "decode"
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each frame of a video is shown."""
+    """When each frame of a video is shown, and properties of the video."""
 
     times: Times
-    """Seconds from the first frame, ascending, one per displayable frame in presentation order."""
+    """Seconds from the first frame, ascending, one per displayed frame."""
     duration: float
-    """Seconds until the end of the last frame, taken to last as long as frames usually do."""
+    """Seconds until the end of the last frame, which lasts the median frame duration."""
     width: int
     height: int
-    """Both of the upright picture."""
+    """Width and height of the upright picture."""
     fps: float
     codec: str
     rotation: int
-    """Degrees clockwise (0, 90, 180, 270) by which stored pictures were turned to be upright."""
+    """Degrees clockwise (0, 90, 180, 270) by which stored frames are rotated to be upright."""
     mirrored: bool = False
-    """Whether left and right of stored pictures were exchanged before."""
+    """Whether stored frames are mirrored horizontally before the rotation."""
     counted: bool = False
-    """Whether the packets announce more, and the frames that are there had to be counted by decoding all."""
+    """Whether frames were counted by decoding, because the packets announce more."""
 
 
 def end_of(times: Times, fps: float) -> float:
-    """The last frame lasts as long as frames usually do."""
+    """The end of the last frame, which lasts the median frame duration."""
     return float(times[-1] + (np.median(np.diff(times)) if len(times) > 1 else 1 / fps))
 
 

@@ -1,4 +1,4 @@
-"""What happens to a picture before a backbone sees it; mean and deviation are the backbone's own affair."""
+"""Resizing and cropping of frames; backbones normalise them."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from PIL import Image
 
 __all__ = ["Extent", "to_square"]
 
-# No ordinary picture is longer than this many times its shorter side.
+# Pictures with a larger aspect ratio are cropped first.
 LONGEST = 8
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Extent = Literal["centre", "whole"]
-"""What of a frame a square shows: its centre, or all of it, squeezed."""
+"""The part of a frame that is kept: the centre, or the whole frame, squeezed."""
 
 
 def to_square(frame: Picture, size: int, extent: Extent = "centre") -> Picture:
-    """Resized (bicubic, antialiased): uint8 [size, size, 3].
+    """Resize a frame to uint8 [size, size, 3] (bicubic, antialiased).
 
-    ``centre``: the shorter side becomes `size`, and the longer one loses its ends. Sizes and offsets are rounded as
-    torchvision rounds them, which is what CLIP and its successors were trained with. ``whole``: both sides become
-    `size`; nothing is lost, but a wide picture is squeezed.
+    ``centre``: resize the shorter side to ``size`` and crop the longer one. Sizes and offsets are rounded like
+    torchvision's, which CLIP and its successors were trained with. ``whole``: resize both sides; wide frames are
+    squeezed.
     """
     if size < 1:
-        raise ValueError(f"size = {size} is not allowed; allowed: 1 or more")
+        raise ValueError(f"size must be at least 1, got {size}")
     if frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3 or 0 in frame.shape:
         raise ValueError(f"a frame must be uint8 [height, width, 3]; got {frame.dtype} {list(frame.shape)}")
     shorter = min(frame.shape[:2])
-    # A strip of 10,000 × 10 would become a huge picture, of which only the centre is wanted.
+    # A strip of 10,000 × 10 would be resized to a huge picture, only to be cropped.
     frame = _centre(frame, min(frame.shape[0], LONGEST * shorter), min(frame.shape[1], LONGEST * shorter))
     if extent == "whole":
         return np.asarray(Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC)).copy()

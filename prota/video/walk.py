@@ -1,4 +1,4 @@
-"""Which files a user means by the paths they give, and what each of them is, whatever its name."""
+"""Finding video and picture files, and identifying them by content."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from prota.video.timeline import DecodeError
 __all__ = ["BENCHMARK_EXTENSIONS", "VIDEO_EXTENSIONS", "FoundFile", "Unreadable"]
 __all__ += ["below", "content_id", "placed", "under", "walk"]
 
-# In order of preference where several files have one name. The last two occur in DiDeMo, whose names come from Flickr:
-# `x.null`, and `x.` for a container that Flickr did not name.
+# In order of preference if several files have the same stem. The last two occur in DiDeMo, with names from Flickr:
+# `x.null`, and `x.` for an unknown container.
 BENCHMARK_EXTENSIONS = (
     *("mp4", "m4v", "mov", "qt", "mkv", "webm", "avi", "divx", "mpg", "mpeg", "mpe", "m1v", "m2v", "ts", "mts", "m2ts"),
     *("vob", "wmv", "asf", "flv", "f4v", "3gp", "3gpp", "3g2", "ogv", "ogg", "mxf", "rm", "rmvb", "mjpg", "gif"),
@@ -26,14 +26,14 @@ BENCHMARK_EXTENSIONS = (
     *("null", ""),
 )
 
-# What is taken for a video inside a folder, lower case. Benchmarks also have videos called x.null, x. and x.ogg; in a
-# folder of one's own, the last is nearly always music. Any file is taken that is named itself.
+# Extensions of videos in folders, lower case. x.null, x. and x.ogg occur in benchmarks; elsewhere .ogg is mostly music.
+# Files that are given by path may have any extension.
 VIDEO_EXTENSIONS = frozenset(BENCHMARK_EXTENSIONS) - {"null", "", "ogg"} | {
     *("mk3d", "mp4v", "mpg4", "mpv", "mp2v", "m2p", "m2t", "mpgv", "tp", "trp", "tod", "mod", "dv", "xvid", "wtv"),
     *("dvr-ms", "f4p", "ogm", "nut", "nuv", "amv", "mj2", "mjpeg", "gxf", "lrv", "insv", "360"),
     *("obu", "av1", "h263", "263", "h266", "266", "vvc", "vc1"),
 }
-# Also extensions of TypeScript, of Qt's translations and of Go's modules: a folder of code has thousands of them.
+# Also extensions of TypeScript, Qt translations and Go modules.
 PERHAPS_TEXT = frozenset({"ts", "mts", "mod"})
 HEAD = 4096
 
@@ -42,18 +42,18 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True)
 class FoundFile:
-    """A file that may be a video, or a picture."""
+    """A file that may be a video or a picture."""
 
     path: Path
-    """Absolute, by the name under which it was found: links in it are not resolved."""
+    """Absolute path; links in it are not resolved."""
     size: int
     modified: int
-    """Nanoseconds, as the file system tells."""
+    """Modification time of the file system in nanoseconds."""
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Something that was asked for, or lies in a folder that was, and cannot be looked at."""
+    """A file or folder that cannot be read."""
 
     path: Path
     reason: str
@@ -61,23 +61,23 @@ class Unreadable:
 
 
 def walk(paths: Sequence[Path], pictures: bool = False) -> Iterator[FoundFile | Unreadable]:
-    """The files among `paths`, whatever their extension, and the videos in the folders among them, at any depth.
+    """Yield the files among ``paths``, whatever their extension, and the videos in the folders among them, recursively.
 
-    ``pictures``: also pictures, except previews. Players and downloaders write ``x.jpg`` or ``x.mp4.jpg`` beside
-    ``x.mp4``; a library with both would return every result twice. A preview that is among `paths` is taken. Without
-    ``pictures``, those among `paths` are skipped, too.
+    ``pictures``: also yield pictures, except previews. Players and downloaders write ``x.jpg`` or ``x.mp4.jpg`` beside
+    ``x.mp4``; indexing both would return every result twice. A preview among ``paths`` is yielded. Without
+    ``pictures``, pictures among ``paths`` are skipped, too.
 
-    Each file comes once, however many names lead to it, in an order that only names decide: path by path as given, the
-    files of a folder before its subfolders, and links after everything else, so that a file's own name wins over a
-    link to it. What starts with a dot is left out unless it is among `paths`. Links to folders are followed, each
-    folder being visited once. Nothing is raised: what cannot be read is told in its place.
+    Each file is yielded once, in an order that depends on names only: in the order of ``paths``, the files of a folder
+    before its subfolders, and links last, so that the name of a file takes precedence over links to it. Hidden files
+    are skipped unless they are among ``paths``. Links to folders are followed; each folder is visited once. Errors are
+    yielded as `Unreadable`, not raised.
     """
     return _Walk(pictures).over([Path(path) for path in paths])
 
 
 def content_id(path: Path) -> str:
-    """SHA-256 of a file's content, hexadecimal; DecodeError where it cannot be read, or changes meanwhile."""
-    # A name may hold line breaks; a message may not.
+    """SHA-256 of the content of a file, hexadecimal; DecodeError if it is unreadable or changes meanwhile."""
+    # Names may contain line breaks, messages may not.
     name = " ".join(str(path).splitlines())
     try:
         with open(path, "rb", buffering=0, opener=open_nonblocking) as file:
@@ -86,27 +86,27 @@ def content_id(path: Path) -> str:
                 raise DecodeError(f"{name}: not a regular file")
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             after = os.fstat(file.fileno())
-        # By its name too: most programs write a new file and give it the name of the old one.
+        # By name, too: most programs write a new file and rename it.
         now = os.stat(path)
     except OSError as error:
-        raise DecodeError(f"{name}: cannot be read: {_reason(error)}") from None
+        raise DecodeError(f"{name}: cannot read: {_reason(error)}") from None
     if not _state(before) == _state(after) == _state(now):
-        raise DecodeError(f"{name}: changed while it was being read; index it again when it is complete")
+        raise DecodeError(f"{name}: changed while being read; index it again when it is complete")
     return digest
 
 
 def below(path: str | Path, folders: Sequence[str]) -> bool:
-    """Whether a file really lies in or below one of these folders, which are given by their real paths."""
+    """Whether the real path of a file is in or below one of these folders, given by their real paths."""
     return under(os.path.realpath(path), folders)
 
 
 def placed(path: Path) -> Path:
-    """Where a path leads. Two dots are resolved through the links before them, as the file system does."""
+    """The absolute path. Like the file system, resolves links before `..`."""
     return Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
 
 
 def under(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is one of these or begins with one, as they are written."""
+    """Whether a path is one of these folders or below one, compared as text."""
     return any(path == folder or path.startswith(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
@@ -115,7 +115,7 @@ def _state(status: os.stat_result) -> tuple[int, ...]:
 
 
 class _Walk:
-    """One walk: what has been seen, and which links are still to be followed."""
+    """The state of one walk: visited files and folders, and links to follow."""
 
     def __init__(self, pictures: bool) -> None:
         self._pictures = pictures
@@ -130,7 +130,7 @@ class _Walk:
             yield from self._visit(self._links.popleft(), named=False)
 
     def _visit(self, path: Path, named: bool) -> Iterator[FoundFile | Unreadable]:
-        """Whatever lies there, links followed. Inside a folder, files of other kinds are not reported."""
+        """A file or folder, links followed. Files of other kinds in folders are not reported."""
         wanted = named or self._is_wanted(path.name)
         try:
             status = path.stat()
@@ -156,10 +156,10 @@ class _Walk:
                 with os.scandir(current) as scan:
                     entries = sorted(scan, key=lambda entry: entry.name)
             except OSError as error:
-                yield Unreadable(_printable(current), f"the folder cannot be read: {_reason(error)}")
+                yield Unreadable(_printable(current), f"cannot read the folder: {_reason(error)}")
                 continue
             if not _is_text(current):
-                yield Unreadable(_printable(current), "the folder's name is not UTF-8; rename it")
+                yield Unreadable(_printable(current), "the name of the folder is not UTF-8; rename it")
                 continue
             subfolders = []
             previews = _previews([entry.name for entry in entries])
@@ -174,7 +174,7 @@ class _Walk:
                     elif self._is_wanted(entry.name):
                         yield from self._file(Path(entry.path), entry.stat(follow_symlinks=False), named=False)
                 except OSError as error:
-                    yield Unreadable(_printable(Path(entry.path)), f"cannot be read: {_reason(error)}")
+                    yield Unreadable(_printable(Path(entry.path)), f"cannot read: {_reason(error)}")
             stack += reversed(subfolders)
 
     def _file(self, path: Path, status: os.stat_result, named: bool) -> Iterator[FoundFile | Unreadable]:
@@ -189,17 +189,17 @@ class _Walk:
         elif not _is_text(path):
             yield Unreadable(_printable(path), "the name is not UTF-8; rename it")
         elif not os.access(path, os.R_OK):
-            yield Unreadable(path, "cannot be read: Permission denied")
+            yield Unreadable(path, "cannot read: Permission denied")
         else:
             yield FoundFile(path, status.st_size, status.st_mtime_ns)
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether a file in a folder is to be indexed, by its name."""
+        """Whether to index a file in a folder, by its name."""
         return _is_video_name(name) or (self._pictures and _is_picture_name(name))
 
 
 def _previews(names: Sequence[str]) -> set[str]:
-    """Of the files of a folder, the pictures that have the name of a video."""
+    """The pictures in a folder that are named after a video."""
     videos = {part for name in names if _is_video_name(name) for part in (name, os.path.splitext(name)[0])}
     return {name for name in names if _is_picture_name(name) and os.path.splitext(name)[0] in videos}
 
@@ -213,7 +213,7 @@ def _is_picture_name(name: str) -> bool:
 
 
 def _is_prose(path: Path) -> bool:
-    """Whether a file starts like text, which has neither of two bytes that no recording can do without."""
+    """Whether a file is probably text: it has neither of two bytes that every recording contains."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
@@ -223,7 +223,7 @@ def _is_prose(path: Path) -> bool:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether a path can be written down. File systems take any bytes; Python smuggles them through as half letters."""
+    """Whether a path is valid UTF-8. Python represents other bytes as surrogates."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -237,8 +237,8 @@ def _printable(path: Path) -> Path:
 
 def _missing(path: Path, error: Exception) -> str:
     if not isinstance(error, FileNotFoundError):
-        return f"cannot be read: {_reason(error)}"
-    return "the link leads nowhere" if path.is_symlink() else "there is no such file or folder"
+        return f"cannot read: {_reason(error)}"
+    return "broken link" if path.is_symlink() else "no such file or folder"
 
 
 def _reason(error: Exception) -> str:

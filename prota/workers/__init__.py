@@ -1,1 +1,1 @@
-"""Processes and threads that work beside the caller: decoders that may crash, and reading ahead."""
+"""Worker processes for jobs that may hang or crash."""

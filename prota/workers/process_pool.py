@@ -1,8 +1,8 @@
-"""Worker processes for work that may hang or crash, as video decoders do.
+"""Worker processes for jobs that may hang or crash, such as decoding videos.
 
-Each worker is a fresh Python that runs one job at a time. A job that takes too long is killed with its worker, a crash
-costs one job, and what goes wrong with an item is reported with that item. Workers are neither forks of the parent nor
-run its main script again, so they are safe beside torch and CUDA, and no `if __name__ == "__main__"` is needed.
+Each worker is a new Python process that runs one job at a time. A job that exceeds the time limit is killed with its
+worker, a crash fails one job, and errors are reported per item. Workers are not forked and do not run the main script
+again, so they are safe beside torch and CUDA and need no `if __name__ == "__main__"`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from prota.platform import Connection, end_with, inherit, limit_memory
 
 __all__ = ["DecodePool", "Outcome", "WorkerError"]
 
-# A machine under load may take long to start Python; one that takes longer than this will not start it at all.
+# Seconds for a worker to start; generous, for a machine under load.
 START_LIMIT = 120.0
 
 Key = TypeVar("Key")
 
 
 class WorkerError(ProtaError, RuntimeError):
-    """Worker processes that cannot be started."""
+    """Worker processes cannot be started."""
 
     code = "worker"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item: a value, or the one-line reason why there is none."""
+    """The result of one item: a value, or an error in one line."""
 
     value: Any
     error: str | None
     seconds: float
     bug: str = ""
-    """The traceback of an error that no file explains: neither a `ProtaError` nor one of the system."""
+    """The traceback of an error that is neither a `ProtaError` nor one of the system."""
 
 
 @dataclass
@@ -56,37 +56,37 @@ class _Worker:
     connection: Connection[Any, Any]
     started: float = field(default_factory=time.monotonic)
     ready: bool = False
-    """Python is up: a job's time does not include the start of its worker."""
+    """Whether Python has started: the time limit of a job does not include it."""
     busy: bool = False
     key: Any = None
-    """Of its item."""
+    """Key of its item."""
 
     @property
     def free(self) -> bool:
         return self.ready and not self.busy
 
     def kill(self) -> int:
-        """End it whatever it does, and leave no zombie."""
+        """Kill the process and wait for it; returns its exit status."""
         self.process.kill()
         self.connection.close()
         return self.process.wait()
 
 
 class DecodePool:
-    """Runs a function in `workers` processes, at most `timeout` seconds an item; a context manager.
+    """Runs a function in ``workers`` processes, with a ``timeout`` in seconds per item; a context manager.
 
-    ``memory``: bytes that a process may take up, for files of strangers; 0: any.
+    ``memory``: limit in bytes per process, for untrusted files; 0: none.
     """
 
     def __init__(self, workers: int, timeout: float, memory: int = 0) -> None:
         if workers < 1:
-            raise ValueError(f"workers = {workers} is not allowed; allowed: 1 or more")
+            raise ValueError(f"workers must be at least 1, got {workers}")
         if not timeout > 0:
-            raise ValueError(f"timeout = {timeout} is not allowed; allowed: seconds above 0")
+            raise ValueError(f"timeout must be positive, got {timeout}")
         self.workers, self.timeout, self.memory = workers, timeout, memory
         self._crew: list[_Worker] = []
         self._failed: list[tuple[Any, Outcome]] = []
-        """Items that could not be handed over."""
+        """Items that could not be sent to a worker."""
 
     def __enter__(self) -> DecodePool:
         return self
@@ -101,9 +101,9 @@ class DecodePool:
     def run(
         self, job: Callable[[Any], Any], items: Iterable[tuple[Key, Any]]
     ) -> Generator[tuple[Key, Outcome], None, None]:
-        """Yield (key, outcome) as jobs finish. Items are taken only when a worker is free for them."""
+        """Yield (key, outcome) as jobs finish. Takes an item only when a worker is free."""
         if getattr(job, "__module__", None) == "__main__":
-            raise ValueError(f"workers cannot import {job!r} from the main script: put it into a module")
+            raise ValueError(f"workers cannot import {job!r} from the main script; move it to a module")
         waiting = iter(items)
         exhausted = False
         outcomes: list[tuple[Key, Outcome]] = []
@@ -115,23 +115,23 @@ class DecodePool:
                         exhausted = True
                     else:
                         self.submit(job, *item)
-                # Only now: while the caller is busy with what is done, its workers are busy with what is next.
+                # After submitting, so that workers are busy while the caller handles outcomes.
                 yield from outcomes
                 if exhausted and not self.busy:
                     return
                 outcomes = self.collect()
         finally:
-            # If the caller stops early, what is still running is of no use.
+            # If the caller stops early, running jobs are killed.
             for worker in [worker for worker in self._crew if worker.busy]:
                 self._dismiss(worker)
 
     @property
     def busy(self) -> bool:
-        """Whether outcomes are still to come."""
+        """Whether outcomes are pending."""
         return bool(self._failed) or any(worker.busy for worker in self._crew)
 
     def has_room(self) -> bool:
-        """Whether a worker is free; missing ones are started, and are free some `collect` later."""
+        """Whether a worker is free; starts missing workers, which become free in a later `collect`."""
         for worker in [worker for worker in self._crew if worker.free and worker.process.poll() is not None]:
             self._dismiss(worker)
         while len(self._crew) < self.workers:
@@ -139,30 +139,30 @@ class DecodePool:
         return any(worker.free for worker in self._crew)
 
     def submit(self, job: Callable[[Any], Any], key: Any, argument: Any) -> None:
-        """Hand an item to a free worker."""
+        """Send an item to a free worker."""
         worker = next(worker for worker in self._crew if worker.free)
         worker.busy, worker.key, worker.started = True, key, time.monotonic()
         try:
             worker.connection.send((job, argument))
         except OSError:
-            # It has just died. Its connection now reads as closed, which `collect` reports.
+            # The worker has just died; `collect` reports the closed connection.
             pass
         except Exception as error:
             worker.busy = False
             self._failed.append((key, Outcome(None, _line(error), 0.0)))
 
     def collect(self, patience: float = 3600.0) -> list[tuple[Any, Outcome]]:
-        """Wait until something happens, at most ``patience`` seconds; the outcomes, if any."""
+        """Wait at most ``patience`` seconds for an event; returns finished outcomes, if any."""
         failed, self._failed = self._failed, []
         return [*failed, *self._collect(0.0 if failed else patience)]
 
     def _collect(self, patience: float) -> Iterator[tuple[Any, Outcome]]:
         watched = [worker for worker in self._crew if not worker.ready or worker.busy]
         deadlines = [worker.started + (self.timeout if worker.ready else START_LIMIT) for worker in watched]
-        # Not longer than asked for: the system cannot wait for a year.
+        # Limited by the next deadline; the system cannot wait for years.
         patience = min(patience, max(0.0, min(deadlines, default=0.0) - time.monotonic()))
         heard = wait([worker.connection for worker in watched], patience)
-        # Taken now: while a result is yielded the caller may take its time, which is not the other workers' fault.
+        # The time is taken before yielding: the time that callers spend does not count for other workers.
         now = time.monotonic()
         for worker, deadline in zip(watched, deadlines, strict=True):
             if worker.connection in heard:
@@ -171,7 +171,7 @@ class DecodePool:
                 self._dismiss(worker)
                 if not worker.busy:
                     raise WorkerError(f"a decode worker did not start within {START_LIMIT:.0f} s")
-                yield worker.key, Outcome(None, f"took longer than {self.timeout:g} s", self.timeout)
+                yield worker.key, Outcome(None, f"timed out after {self.timeout:g} s", self.timeout)
 
     def _listen(self, worker: _Worker) -> Iterator[tuple[Any, Outcome]]:
         try:
@@ -179,7 +179,7 @@ class DecodePool:
         except (EOFError, OSError):
             status = self._dismiss(worker, grace=1.0)
             if not worker.busy:
-                raise WorkerError(f"decode workers cannot start ({_ending(status)}): see the messages above") from None
+                raise WorkerError(f"decode workers cannot start ({_ending(status)}); see the messages above") from None
             seconds = time.monotonic() - worker.started
             yield worker.key, Outcome(None, f"the decoder crashed ({_ending(status)})", seconds)
             return
@@ -190,7 +190,7 @@ class DecodePool:
         yield worker.key, Outcome(*message)
 
     def _dismiss(self, worker: _Worker, grace: float = 0.0) -> int:
-        """End a worker; one that is ending by itself gets a grace, so that its own exit status is seen."""
+        """End a worker; wait ``grace`` seconds for its own exit status first."""
         self._crew.remove(worker)
         with contextlib.suppress(subprocess.TimeoutExpired):
             worker.process.wait(grace)
@@ -198,7 +198,7 @@ class DecodePool:
 
 
 def _start_worker(memory: int) -> _Worker:
-    """A fresh Python in its own session, where a Ctrl-C at the terminal does not reach it: the parent decides."""
+    """Start Python in a session of its own, so that Ctrl-C in the terminal reaches the parent only."""
     ours, theirs = Pipe()
     code = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[4]); from prota.workers.process_pool import _work; _work()"
@@ -209,7 +209,7 @@ def _start_worker(memory: int) -> _Worker:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            # What a decoder prints must not end up in the output of a command that prints JSON.
+            # Output of a decoder must not mix with the JSON that a command prints.
             stdout=subprocess.DEVNULL,
             **inherit(theirs.fileno()),
         )
@@ -222,11 +222,11 @@ def _start_worker(memory: int) -> _Worker:
 
 
 def _work() -> None:
-    """A worker's life: jobs, one at a time, until the parent closes the connection or is gone."""
+    """The main function of a worker: runs jobs until the parent closes the connection or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     parent, memory = int(sys.argv[2]), int(sys.argv[3])
-    # A crash here is an expected event, not one to write gigabytes about.
+    # Crashes are expected here: no core dumps.
     limit_memory(memory)
     end_with(parent)
     try:
@@ -234,7 +234,7 @@ def _work() -> None:
         while True:
             _answer(connection)
     except (EOFError, OSError):
-        # Not sys.exit: a decoder's threads may be stuck.
+        # Not sys.exit: threads of a decoder may hang.
         os._exit(0)
 
 
@@ -243,7 +243,7 @@ def _answer(connection: Connection[Any, Any]) -> None:
     started = time.monotonic()
     value, error, bug = None, None, ""
     try:
-        # Read here and not by recv(), because importing the job may fail, and that is this item's error.
+        # Not by recv(): if importing the job fails, this item fails.
         job, argument = pickle.loads(payload)
         value = job(argument)
     except BaseException as failure:
@@ -253,13 +253,13 @@ def _answer(connection: Connection[Any, Any]) -> None:
     try:
         connection.send((value, error, seconds, bug))
     except (AttributeError, TypeError, ValueError) as failure:
-        connection.send((None, f"the result cannot be sent back: {_line(failure)}", seconds))
+        connection.send((None, f"cannot send the result back: {_line(failure)}", seconds))
 
 
 def _line(error: BaseException) -> str:
-    """One line for an exception; the type is left out where the message speaks for itself."""
+    """An exception in one line, without its type if the message is clear."""
     if isinstance(error, MemoryError):
-        return "decoding it takes more memory than there is, or than is allowed"
+        return "decoding needs more memory than available or allowed"
     text = " ".join(str(error).split())
     plain = isinstance(error, ValueError | OSError | RuntimeError) and text
     return text if plain else f"{type(error).__name__}: {text}".removesuffix(": ")

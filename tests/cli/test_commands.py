@@ -69,9 +69,11 @@ def test_check_and_prepare(world_config: Path, tmp_path: Path) -> None:
     assert "train" in table
     inventory = json.loads((tmp_path / "inventory.json").read_text(encoding="utf-8"))
     assert json.dumps(inventory).count('"total": 19') == 1
+    assert json.loads(succeeds("data", "check", world_config, "--json", "-", "--workers", 1)) == inventory
     arguments = ("data", "prepare", world_config, "-s", f"data.cache={tmp_path / 'cache'}", "--workers", 2)
-    assert "32 decoded, 0 already there, 0 quarantined" in succeeds(*arguments)
-    assert "0 decoded, 32 already there" in succeeds(*arguments)
+    assert "32 decoded, 0 already cached, 0 quarantined" in succeeds(*arguments)
+    (cache,) = json.loads(succeeds(*arguments, "--json"))
+    assert (cache["decoded"], cache["kept"], cache["quarantined"]) == (0, 32, {})
 
 
 def test_what_is_missing_is_named(world_config: Path, tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_what_is_missing_is_named(world_config: Path, tmp_path: Path) -> None:
     nothing = ("-s", f"data.videos={tmp_path}", "-s", f"data.cache={cache}")
     result = prota("data", "prepare", world_config, *nothing, "--workers", 1)
     assert (result.returncode, cache.exists()) == (1, False)
-    assert result.stderr == f"prota: none of the 32 videos is in {tmp_path}: set data.videos to their folder\n"
+    assert f"prota: none of the 32 videos is in {tmp_path}" in result.stderr
     result = prota("data", "check", world_config, "-s", "data.captions=nowhere.csv", "--workers", 1)
     assert f"nowhere.csv does not exist: relative paths start at the working directory, {REPOSITORY}" in result.stderr
 
@@ -177,6 +179,8 @@ def test_any_systems_scores_are_evaluated(run: Path, tmp_path: Path) -> None:
     ours, given = (json.loads(path.read_text(encoding="utf-8")) for path in (own, result))
     assert ours["metrics"] == given["metrics"]
     assert ours["intervals"] == given["intervals"]
+    printed = json.loads(succeeds("evaluate", "--scores", matrix, "--targets", targets, "--json", "-"))
+    assert printed["metrics"] == given["metrics"]
     assert given["checkpoint"] is None
 
 
@@ -216,6 +220,8 @@ def test_ablate_goes_on_where_it_stopped(world_config: Path, tmp_path: Path) -> 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     assert succeeds(*arguments, "--row", "lda", "--row", "prota") == table
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")} == before
+    found = json.loads(succeeds(*arguments, "--row", "lda", "--json"))
+    assert [sorted(metrics) for metrics in found["rows"]["lda"]] == [["text_to_video", "video_to_text"]] * 2
     changed = prota(*arguments, "--row", "lda", "-s", "train.lr_new=0.1")
     assert changed.returncode == 2
     assert "train.lr_new: 0.001 → 0.1" in changed.stderr
@@ -243,7 +249,8 @@ def test_missing_videos_need_permission(world_config: Path, tmp_path: Path) -> N
     assert result.returncode == 1
     assert "--allow-missing" in result.stderr
     assert "gone" in result.stderr
-    succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 2)
+    trained = json.loads(succeeds(*arguments, "-o", tmp_path / "run", "--allow-missing", 2, "--json"))
+    assert (trained["finished"], trained["step"], trained["steps"]) == (True, 6, 6)
     # What the model was trained without is in the passport of the run, and of a checkpoint alone.
     result, folder = tmp_path / "result.json", RunFolder(tmp_path / "run").checkpoint("best")
     for evaluated in ([tmp_path / "run"], [folder, "--data", world_config]):
@@ -274,23 +281,23 @@ def test_features_of_a_frozen_tower_show_their_progress(world_config: Path, tmp_
         (["train", "CONFIG", "-o", "RUN", "--device", "abacus"], 2, "allowed: auto, cpu, cuda"),
         (["train", "CONFIG", "-o", "RUN", "-s", "data.cache="], 2, "data.cache is not set"),
         (["train", "CONFIG", "-o", "RUN", "-s", "encoder.temporal_layers=3"], 2, "temporal_layers=3 needs a CLIP"),
-        (["evaluate", "RUN", "-s", "train.seed=1"], 2, "--set changes the settings of --data CONFIG: give that too"),
-        (["calibrate", "RUN", "-s", "train.seed=1"], 2, "--set changes the settings of --data CONFIG: give that too"),
-        (["evaluate"], 2, "give either a CHECKPOINT or --scores"),
+        (["evaluate", "RUN", "-s", "train.seed=1"], 2, "--data CONFIG"),
+        (["calibrate", "RUN", "-s", "train.seed=1"], 2, "--data CONFIG"),
+        (["evaluate"], 2, "--scores FILE"),
         (["evaluate", "nowhere", "--device", "cpu"], 1, "nowhere"),
-        (["evaluate", "--scores", "gone.npy"], 1, "prota: gone.npy: no such file or directory"),
+        (["evaluate", "--scores", "gone.npy"], 1, "prota: gone.npy: no such file"),
         (["evaluate", "RUN", "--split", "exam"], 2, "'exam' is not one of 'test', 'val', 'train'"),
-        (["train", "CONFIG", "-o", "TEXT"], 1, "cannot be a folder, a file of that name exists"),
+        (["train", "CONFIG", "-o", "TEXT"], 1, "text.npy"),
         (["train", "CONFIG", "-o", "RUN", "-s", "train.epochs=x"], 2, "is not allowed; allowed: a valid integer\n"),
         (["evaluate", "--scores", "WIDE"], 1, "not square"),
         (["evaluate", "--scores", "TEXT"], 1, "is not a .npy file of numbers"),
         (["evaluate", "--scores", "NAN"], 1, "NaN or infinity"),
         (["evaluate", "--scores", "WORDS"], 1, "is not a .npy file of numbers"),
         (["train", "CONFIG", "-o", "RUN", "--device", "cuda"], 2, "GPUs; allowed here: cpu"),
-        (["evaluate", "--scores", "WIDE", "--audit"], 2, "they need a CHECKPOINT"),
+        (["evaluate", "--scores", "WIDE", "--audit"], 2, "need MODEL"),
         (["ablate", "CONFIG", "-o", "RUN", "--row", "magic"], 2, "no row magic in main"),
-        (["evaluate", "--scores", "WIDE", "--save-scores", "out.npy"], 2, "they need a CHECKPOINT"),
-        (["evaluate", "RUN", "--targets", "WIDE"], 2, "a CHECKPOINT knows"),
+        (["evaluate", "--scores", "WIDE", "--save-scores", "out.npy"], 2, "need MODEL"),
+        (["evaluate", "RUN", "--targets", "WIDE"], 2, "--targets needs --scores"),
         (["data", "prepare", "CONFIG", "-s", "data.cache="], 2, "data.cache is not set"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -334,6 +341,6 @@ def test_ctrl_c_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("prota.samples.copying.copy_samples", interrupt)
     said = prota("samples", tmp_path / "clips")
     assert (said.returncode, said.stdout) == (130, "")
-    assert said.stderr.splitlines()[-1] == "prota: interrupted; nothing that was there before is lost"
+    assert said.stderr.splitlines()[-1] == "prota: interrupted; existing data is unchanged"
     monkeypatch.setenv("RANK", "1")
     assert prota("samples", tmp_path / "clips").stderr.splitlines()[-1:] != said.stderr.splitlines()[-1:]

@@ -32,9 +32,9 @@ def test_a_run_gives_its_best_with_its_relevance(world_config: Path, tmp_path: P
     assert best is not None
     stored_relevance().save(best)
     said = succeeds("export", run, out, "--weights", "int8")
-    assert "MB as int8, " in said
-    assert re.search(r"rounding moves no row by more than [01]\.\d\d% of its length", said)
-    assert "calibrated relevance: taken along" in said
+    assert "int8 weights, " in said
+    assert re.search(r"rounding error: at most [01]\.\d\d%", said)
+    assert "calibrated relevance: kept" in said
     assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "relevance.safetensors"]
     taken = Relevance.load(out)
     assert taken is not None
@@ -48,8 +48,8 @@ def test_a_model_folder_is_stored_anew(tmp_path: Path) -> None:
     toy_model().save_pretrained(tmp_path / "model")
     toy_model(1).save_pretrained(tmp_path / "out")
     stored_relevance().save(tmp_path / "out")
-    said = succeeds("export", tmp_path / "model", tmp_path / "out", "--weights", "float16")
-    assert "calibrated relevance: none" in said
+    told = json.loads(succeeds("export", tmp_path / "model", tmp_path / "out", "--weights", "float16", "--json"))
+    assert (told["weights"], told["calibrated"], round(told["share_of_float32"], 1)) == ("float16", False, 0.5)
     assert Relevance.load(tmp_path / "out") is None, "that of another model stays behind"
     before, after = (tmp_path / name / "model.safetensors" for name in ("model", "out"))
     assert after.stat().st_size < 0.6 * before.stat().st_size
@@ -71,13 +71,13 @@ def test_it_is_not_strewn_among_other_files(tmp_path: Path) -> None:
     write_clips(tmp_path / "videos", "red-left")
     refused = prota("export", tmp_path / "model", tmp_path / "videos")
     assert refused.returncode == 2
-    assert "has other files in it: give a new folder" in refused.stderr
+    assert "contains other files" in refused.stderr
     assert [path.name for path in (tmp_path / "videos").iterdir()] == ["red-left.mp4"]
     for _ in range(2):
         said = succeeds("export", tmp_path / "model", tmp_path / "copy")
-    assert " MB as float32\n" in said
+    assert "float32 weights, " in said
     again = succeeds("export", tmp_path / "copy", tmp_path / "small", "--weights", "int8")
-    assert "rounding moves no row" in again
+    assert "rounding error" in again
     assert "rounding" not in succeeds("export", tmp_path / "small", tmp_path / "smaller", "--weights", "int8")
 
 
@@ -86,7 +86,7 @@ def test_a_clip_is_searched_and_evaluated_without_training(clip_experiment: Path
     arguments = ("export", clip_experiment, out, "--preset", "global-pooling")
     told = prota(*arguments)
     assert told.returncode == 0, told.stderr
-    assert "untrained: its temporal transformer disturbs the frames; -s encoder.temporal_layers=0" in told.stderr
+    assert "untrained: its temporal transformer is random; -s encoder.temporal_layers=0" in told.stderr
     told = prota(*arguments, "-s", "encoder.temporal_layers=0")
     assert told.returncode == 0, told.stderr
     assert "untrained" not in told.stderr
@@ -100,18 +100,18 @@ def test_a_clip_is_searched_and_evaluated_without_training(clip_experiment: Path
 
 def test_what_has_still_to_learn_is_said(clip_experiment: Path, world_config: Path, tmp_path: Path) -> None:
     said = prota("export", clip_experiment, tmp_path / "out", "-s", "encoder.temporal_layers=0").stderr
-    assert "untrained: its head has still to learn; --preset global-pooling, mean-max or lda" in said
+    assert "untrained: its head is random; --preset global-pooling, mean-max or lda" in said
     assert said.count("untrained") == 1
-    assert "its words and frames have never met" in prota("export", world_config, tmp_path / "out").stderr
+    assert "its encoders are not aligned" in prota("export", world_config, tmp_path / "out").stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["export", "nowhere", "OUT"], 1, "nowhere: no such folder, not a model that comes with prota"),
-        (["export", "MODEL", "MODEL"], 2, "is the model itself: give another folder"),
+        (["export", "nowhere", "OUT"], 1, "nowhere: no such folder, not a shipped model"),
+        (["export", "MODEL", "MODEL"], 2, "is the model itself"),
         (["export", "MODEL", "OUT", "--weights", "int4"], 2, "'int4' is not one of"),
-        (["export", "MODEL", "OUT", "--preset", "lda"], 2, "a saved model keeps its own"),
+        (["export", "MODEL", "OUT", "--preset", "lda"], 2, "need a TOML file"),
         (["export", "TEXT", "OUT"], 2, "invalid TOML"),
         (["export", "MODEL", "TEXT"], 1, "is a file: give a folder to save the model in"),
     ],
@@ -138,7 +138,7 @@ def test_the_mean_of_two_models_is_written_without_the_relevance_of_one(world_co
     trained.save_pretrained(other)
     stored_relevance().save(other)
     said = succeeds("export", other, out, "--mean-with", run, "--mean-with", other)
-    assert "the mean of 3 models" in said
+    assert "mean of 3 models" in said
     assert "calibrated relevance: none" in said
     assert float(ProTA.from_pretrained(out).logit_scale.detach()) == pytest.approx((3.0 + first) / 3)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -146,14 +146,14 @@ def test_the_mean_of_two_models_is_written_without_the_relevance_of_one(world_co
         for source in (run, other, world_config):
             told = prota("export", source, inside)
             assert told.returncode == 2
-            assert f"is in the folder of the run {run}, which needs its files" in told.stderr
+            assert f"is inside the run {run}" in told.stderr
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     told = prota("export", run, other, "--mean-with", other)
     assert told.returncode == 2
     assert "is the model itself" in " ".join(told.stderr.replace("│", " ").split())
     told = prota("export", world_config, out, "--mean-with", run)
     assert told.returncode == 2
-    assert "not for a TOML file" in told.stderr
+    assert "not a TOML file" in told.stderr
     toy_model(0, "encoder.picture=whole").save_pretrained(tmp_path / "strange")
     told = prota("export", run, tmp_path / "none", "--mean-with", tmp_path / "strange")
     assert told.returncode == 1

@@ -73,14 +73,14 @@ def test_figures_of_a_checkpoint(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["uncertainty", "GOOD", "GOOD", "-o", "a.jpg"], 2, "a.jpg is neither a .png nor a .svg file"),
+        (["uncertainty", "GOOD", "GOOD", "-o", "a.jpg"], 2, "a.jpg: the file must end in .png or .svg"),
         (["uncertainty", "GOOD", "-o", "a.png"], 1, "at least two runs"),
-        (["margin", "GOOD", "gone", "-o", "a.png"], 1, "gone is not a training run"),
+        (["margin", "GOOD", "gone", "lost", "-o", "a.png"], 1, "gone, lost: no such file or folder"),
         (["tokens", "gone", "-o", "a.png", "--device", "cpu"], 1, "gone"),
-        (["tokens", "gone", "-o", "a.png", "-s", "data.cache=x"], 2, "--set changes the settings of --data"),
+        (["tokens", "gone", "-o", "a.png", "-s", "data.cache=x"], 2, "--data CONFIG"),
         (["distributions", "a", "b", "-o", "a.png", "--label", "x"], 2, "give --label twice"),
         (["failures", "gone", "-o", "a.png", "--order", "best"], 2, "'best' is not one of"),
-        (["ablation", "gone", "-o", "a.png"], 1, "gone has no result of the table main"),
+        (["ablation", "gone", "-o", "a.png"], 1, "gone: no such file or folder"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
@@ -97,6 +97,6 @@ def test_without_matplotlib_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n", encoding="utf-8")
     from tests.processes import REPOSITORY
 
-    result = prota("figure", "ablation", "gone", "-o", "a.png", PYTHONPATH=f"{tmp_path}:{REPOSITORY}", cwd=tmp_path)
+    result = prota("figure", "ablation", ".", "-o", "a.png", PYTHONPATH=f"{tmp_path}:{REPOSITORY}", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr == "prota: figures need matplotlib: pip install matplotlib\n"

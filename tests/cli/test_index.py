@@ -8,21 +8,21 @@ import pytest
 from typer.testing import CliRunner
 
 from prota.cli import app
+from prota.cli.commands import with_address
 from prota.cli.index import progress_note
-from prota.cli.options import with_address
 from prota.library.indexing import IndexReport
 
 
 def test_the_bar_tells_hours_rate_and_time_left() -> None:
     report = IndexReport(seconds=7200.0, bytes_new=4_000, bytes_done=1_000)
-    assert progress_note(report, 600.0) == "2.00 h of video, 12.0 x real time, 0:10:00, 0:30:00 left"
+    assert progress_note(report, 600.0) == "2.00 h of video, 12.0 x real time, 0:10:00, ETA 0:30:00"
     report.bad["broken.mp4"] = "no video stream"
     assert "1 bad" in progress_note(report, 600.0)
 
 
 def test_no_time_is_left_before_the_first_and_after_the_last_file() -> None:
     for done in (0.0, 4_000.0):
-        assert "left" not in progress_note(IndexReport(bytes_new=4_000, bytes_done=done), 3.0)
+        assert "ETA" not in progress_note(IndexReport(bytes_new=4_000, bytes_done=done), 3.0)
     assert progress_note(IndexReport(), 0.0) == "0.00 h of video, 0.0 x real time, 0:00:00"
 
 
@@ -51,4 +51,4 @@ def test_ray_may_stand_without_an_address(given: list[str], taken: list[str]) ->
 def test_what_is_no_address_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["index", str(tmp_path), "--ray=nonsense"])
     assert isinstance(result.exception, ValueError)
-    assert "--ray nonsense is no address of a cluster" in str(result.exception)
+    assert "--ray nonsense: invalid address" in str(result.exception)

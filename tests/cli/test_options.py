@@ -23,7 +23,7 @@ def test_lines_come_from_a_file_or_from_standard_input(tmp_path: Path, monkeypat
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("eine Kuh, schön\nzwei\n".encode()), "ascii"))
     assert read_lines(Path("-")) == ["eine Kuh, schön", "zwei"]
     (tmp_path / "old.txt").write_bytes(b"a c\xe4t\n")
-    with pytest.raises(typer.BadParameter, match=r"old\.txt cannot be read: it is not UTF-8"):
+    with pytest.raises(typer.BadParameter, match=r"old\.txt: not UTF-8"):
         read_lines(tmp_path / "old.txt")
 
 
@@ -59,3 +59,75 @@ def test_ctrl_c_while_the_command_line_is_loaded_is_no_traceback(tmp_path: Path)
         started.send_signal(signal.SIGINT)
         _, complaint = started.communicate()
     assert (started.returncode, complaint) == (130, "")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_without_a_command_the_next_ones_are_shown(known: bool, tmp_path: Path) -> None:
+    if known:
+        (tmp_path / "library").mkdir()
+        (tmp_path / "library" / "library.json").touch()
+    said = prota(cwd=tmp_path)
+    assert (said.returncode, said.stderr) == (0, "")
+    assert ("prota samples" in said.stdout) != known
+    assert "prota search" in said.stdout
+
+
+def test_help_asks_for_no_value_of_a_flag() -> None:
+    for command in ((), ("index",), ("evaluate",), ("library", "verify"), ("data", "prepare")):
+        assert "bool" not in prota(*command, "--help").stdout
+
+
+WRONG_PATHS = (
+    "search red -l nowhere",
+    "search --like gone.mp4 -l lib",
+    "match gone.mp4 gone.txt",
+    "index gone",
+    "index . --model gone",
+    "train gone.toml -o run",
+    "ablate gone.toml -o run",
+    "evaluate gone",
+    "evaluate --scores gone.npy",
+    "calibrate gone",
+    "export gone out",
+    "data check gone.toml",
+    "data prepare gone.toml",
+    "figure margin gone -o a.png",
+    "figure tokens gone -o a.png",
+    "figure ablation gone -o a.png",
+    "library info -l nowhere",
+    "library merge gone -l lib",
+    "serve --allow gone",
+)
+
+
+@pytest.mark.process
+def test_paths_are_checked_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "library.json").touch()
+    code = (
+        "import sys; from prota.cli import main\n"
+        f"for command in {WRONG_PATHS!r}:\n"
+        "    sys.argv = ['prota', *command.split()]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n"
+        "        heavy = [name for name in ('torch', 'numpy', 'lance', 'transformers') if name in sys.modules]\n"
+        "        print(end.code, command, *heavy, sep='|')\n"
+    )
+    with python("-c", code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}) as process:
+        said, complained = process.communicate()
+    assert process.returncode == 0, complained
+    found = [line.split("|") for line in said.splitlines()]
+    assert [(code in ("1", "2"), command, *heavy) for code, command, *heavy in found] == [
+        (True, command) for command in WRONG_PATHS
+    ], complained
+    assert len(complained.splitlines()) == len(WRONG_PATHS)
+
+
+@pytest.mark.process
+def test_shells_complete_commands(tmp_path: Path) -> None:
+    variables = {"_PROTA_COMPLETE": "complete_bash", "COMP_WORDS": "prota se", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['prota']; from prota.__main__ import start; start()"
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | variables
+    with python("-c", code, env=environment) as process:
+        said, _ = process.communicate()
+    assert said.split() == ["search", "serve"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ def test_a_folder_of_clips(tmp_path: Path) -> None:
         result = prota("samples", tmp_path / "clips")
         assert result.returncode == 0, result.stderr
         assert f"{copied} clips copied, {unchanged} unchanged" in result.stdout
+    again = json.loads(prota("samples", tmp_path / "clips", "--json").stdout)
+    assert (again["copied"], len(again["unchanged"]), again["removed"]) == ([], count, [])
     assert {path.name for path in (tmp_path / "clips").glob("[!.]*")} == {path.name for path in CLIPS.iterdir()}
 
 
@@ -33,4 +36,4 @@ def test_mistakes_are_one_line(tmp_path: Path, name: str, code: int) -> None:
 def test_a_folder_must_be_named() -> None:
     result = prota("samples")
     assert result.returncode == 2
-    assert "DIR" in result.stderr
+    assert "FOLDER" in result.stderr

@@ -17,13 +17,13 @@ from tests.processes import REPOSITORY
     ("arguments", "code", "words"),
     [
         (["--allow", "nowhere"], 2, "--allow nowhere: no such folder"),
-        (["--token", "short"], 2, "a token of 5 characters can be guessed"),
+        (["--token", "short"], 2, "the token has 5 characters"),
         (["--port", "70000"], 2, "--port"),
-        (["--host", "203.0.113.1"], 1, "cannot listen at 203.0.113.1:8000"),
-        (["--ray", "127.0.0.1:1"], 1, "no Ray cluster answers at 127.0.0.1:1"),
+        (["--host", "203.0.113.1"], 1, "cannot listen on 203.0.113.1:8000"),
+        (["--ray", "127.0.0.1:1"], 1, "cannot reach a Ray cluster at 127.0.0.1:1"),
         (["--ray", "auto", "--deadline", "0"], 2, "--deadline"),
-        (["--shards", "2"], 2, "give --ray too"),
-        (["--deadline", "2"], 2, "give --ray too"),
+        (["--shards", "2"], 2, "need --ray"),
+        (["--deadline", "2"], 2, "need --ray"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
@@ -38,7 +38,7 @@ def test_a_library_that_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: py
     started: list[object] = []
     monkeypatch.setattr("prota.server.app.run", lambda library, options: started.append(library))
     for arguments, said in (
-        ((), "no library at nowhere yet: make one with `prota index PATH --library nowhere`\n"),
+        ((), "no library at nowhere yet: create one with `prota index FOLDER --library nowhere`\n"),
         (("--allow", tmp_path), ""),
     ):
         result = prota("serve", "-l", "nowhere", *arguments, cwd=tmp_path)

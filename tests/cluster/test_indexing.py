@@ -168,7 +168,7 @@ def test_silence_after_a_loss_ends_the_run(
     monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs))
     monkeypatch.setattr(ray, "nodes", lambda: next(seen))
     monkeypatch.setattr(module, "LOST", -1.0)
-    with pytest.raises(ClusterError, match="a machine of the cluster was lost"):
+    with pytest.raises(ClusterError, match="the cluster lost a machine"):
         index(tmp_path / "lib", model, clips, executor=RayExecutor)
     assert next(seen, None) is None, "all looked at"
 
@@ -183,7 +183,7 @@ def test_a_file_that_one_machine_does_not_see(
     write_clips(tmp_path / "v", "red-left")
     # This machine still has what is gone from the others.
     monkeypatch.setattr(os.path, "lexists", lambda _: True)
-    with pytest.raises(LibraryError, match=r"machine .* does not see .*red-left.mp4: videos must lie where"):
+    with pytest.raises(LibraryError, match=r"machine .* does not see .*red-left.mp4"):
         index(tmp_path / "lib", model, path, report=lambda _: path.unlink(missing_ok=True), executor=RayExecutor)
     with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
         index(tmp_path / "lib", model, tmp_path / "v", executor=partial(RayExecutor, device="cuda"))

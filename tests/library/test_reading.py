@@ -267,7 +267,7 @@ def test_it_is_a_job_for_a_worker(film: Path, pool: DecodePool) -> None:
     )
     np.testing.assert_array_equal(outcomes["film"].value.frames, read(film).frames)
     assert outcomes["gone"].value is None
-    assert outcomes["gone"].error == "x: the file is not there"
+    assert outcomes["gone"].error == "x: no such file"
 
 
 @pytest.mark.process

@@ -21,9 +21,11 @@ import pytest
 import schemathesis
 import uvicorn
 from fastapi.testclient import TestClient
+from pydantic import BaseModel
 
 from prota.errors import ClusterError, ProtaError, UsageError
 from prota.server import app as app_module
+from prota.server import schemas
 from prota.server.app import create_app
 from prota.server.page import STATIC
 from tests.processes import LIMIT, wait_until
@@ -99,6 +101,7 @@ def test_every_operation_is_described(document: dict[str, Any]) -> None:
     for entry in document["paths"].values():
         for operation in entry.values():
             assert operation["description"]
+            assert operation["summary"] != operation["operationId"].replace("_", " ").title()
             assert "HTTPValidationError" not in json.dumps(operation)
 
 
@@ -239,6 +242,21 @@ def test_the_description_needs_no_other_host(client: TestClient) -> None:
     assert client.get("/docs/style.css").headers["content-type"].startswith("text/css")
 
 
+def test_the_description_shows_routes_and_their_examples_before_schemas(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert page.index("GET /api/v1/search") < page.index("curl -X POST") < page.index("GET /metrics")
+    assert page.index("GET /metrics") < page.index("<h2>Schemas")
+    links = set(re.findall(r'href="#(\w+)"', page))
+    assert len(links) > 20
+    assert links <= set(re.findall(r'id="(\w+)"', page))
+
+
+@pytest.mark.parametrize("model", [model for model in vars(schemas).values() if getattr(model, "model_config", None)])
+def test_examples_are_valid(model: type[BaseModel]) -> None:
+    (example,) = model.model_json_schema()["examples"]
+    assert model.model_validate(example).model_dump(mode="json") == example
+
+
 def test_the_page_is_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"].startswith("text/html")
@@ -361,7 +379,9 @@ def test_connections_without_a_full_request_head_are_closed(monkeypatch: pytest.
             await send({"type": "http.response.body", "body": b"ok"})
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, http=app_module._Impatient, log_level="warning", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=app_module._TimeLimitedProtocol, log_level="warning", lifespan="off")
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -63,7 +63,7 @@ def test_packets_without_their_pictures_are_not_painted_over(tmp_path: Path, mon
         return [*stamps, *(stamps[-1] + stamps[1] + stamp for stamp in stamps)], keyframes
 
     monkeypatch.setattr(pyav, "_packets", twice_as_long)
-    with pytest.raises(DecodeError, match="only 30 of 60 announced frames could be read"):
+    with pytest.raises(DecodeError, match="only 30 of 60 frames are readable"):
         decode_chosen(path, lambda timeline: [55], counted=False)
 
 
@@ -185,7 +185,7 @@ def test_a_file_that_changed_is_scanned_again(tmp_path: Path, scans: list[str]) 
     assert len(scans) == 3
     path.write_bytes(b"no video any more")
     for _ in range(2):
-        with pytest.raises(DecodeError, match="cannot be opened"):
+        with pytest.raises(DecodeError, match="cannot open"):
             read_timeline(path)
 
 
@@ -218,7 +218,7 @@ def test_a_broken_frame_on_the_way_to_another_is_an_error(tmp_path: Path) -> Non
     options = {"g": "30", "bf": "0", "sc_threshold": "1000000000"}
     path = damage(write_clip(tmp_path / "clip.mkv", codec="mpeg2video", noise=True, options=options), 12)
     decode_frames(path, [3])
-    with pytest.raises(DecodeError, match="could be read"):
+    with pytest.raises(DecodeError, match="are readable"):
         decode_frames(path, [20])
 
 
@@ -241,9 +241,9 @@ def test_after_a_jump_only_what_is_shown_before_the_keyframe_may_be_broken(tmp_p
     assert shown(leading, 100) == shown(leading, None) == ["key", "next"]
     broken = [packet(90), packet(105), packet(100, "key"), packet(110, "next")]
     assert shown(broken, None) == ["key", "next"]
-    with pytest.raises(DecodeError, match="only 0 of 30 frames could be read: broken"):
+    with pytest.raises(DecodeError, match="only 0 of 30 frames are readable: broken"):
         shown(broken, 100)
-    with pytest.raises(DecodeError, match="only 1 of 30 frames could be read: broken"):
+    with pytest.raises(DecodeError, match="only 1 of 30 frames are readable: broken"):
         shown([packet(100, "key"), packet(105)], None)
 
 
@@ -264,7 +264,7 @@ def test_a_frame_that_the_decoder_calls_damaged_is_not_given_away(
     monkeypatch.setattr(pyav, "_pictures", pictures)
     decode_frames(path, [3, 4])
     for wanted in ([4, 5], [4, 6], [7]):
-        with pytest.raises(DecodeError, match="a frame that was asked for is damaged, or one that it is built on"):
+        with pytest.raises(DecodeError, match="corrupt frame at"):
             decode_frames(path, wanted)
     monkeypatch.setattr(pyav, "_walk", partial(_from_the_start, pyav._walk))
     decode_frames(path, [4, 8, 20])

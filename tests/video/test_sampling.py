@@ -78,7 +78,7 @@ def test_the_frame_that_is_shown_in_the_middle_of_each_stretch(gaps: list[float]
 
 def test_bad_settings_are_refused() -> None:
     times = np.arange(10) / 10
-    with pytest.raises(ValueError, match="count = 0"):
+    with pytest.raises(ValueError, match="count must be"):
         uniform_indices(times, 1.0, 0)
-    with pytest.raises(ValueError, match="without frames"):
+    with pytest.raises(ValueError, match="no frames"):
         uniform_indices(times[:0], 0.0, 2)

@@ -71,7 +71,7 @@ def test_pictures_are_found_but_not_the_previews_of_videos(tmp_path: Path) -> No
     (tmp_path / "i.png").symlink_to("c/b.jpeg")
     assert names(tmp_path) == ["b.mp4", "d.gif", "g.mov"]
     found = names(tmp_path, pictures=True)
-    assert found == ["a.JPG", "b.mp4", "b.x.webp", "d.gif", "g.mov", "c/b.jpeg", "h.webp: the link leads nowhere"]
+    assert found == ["a.JPG", "b.mp4", "b.x.webp", "d.gif", "g.mov", "c/b.jpeg", "h.webp: broken link"]
     # What is named itself is meant, unless no picture is.
     given = [tmp_path / "b.jpg", tmp_path / ".e.png"]
     assert names(tmp_path, given, pictures=True) == ["b.jpg", ".e.png"]
@@ -122,8 +122,8 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "usb").symlink_to("/nowhere/usb")
     (tmp_path / "x.mp4").symlink_to("/nowhere/x.mp4")
     (tmp_path / "notes.txt").symlink_to("/nowhere/notes.txt")
-    assert names(tmp_path) == ["usb: the link leads nowhere", "x.mp4: the link leads nowhere"]
-    assert names(tmp_path, [tmp_path / "gone"]) == ["gone: there is no such file or folder"]
+    assert names(tmp_path) == ["usb: broken link", "x.mp4: broken link"]
+    assert names(tmp_path, [tmp_path / "gone"]) == ["gone: no such file or folder"]
 
 
 @posix
@@ -151,11 +151,11 @@ def test_what_may_not_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "closed").chmod(0)
     try:
         assert names(tmp_path) == [
-            "secret.mp4: cannot be read: Permission denied",
+            "secret.mp4: cannot read: Permission denied",
             "z.mp4",
-            "closed: the folder cannot be read: Permission denied",
+            "closed: cannot read the folder: Permission denied",
         ]
-        with pytest.raises(DecodeError, match=r"secret\.mp4: cannot be read: Permission denied"):
+        with pytest.raises(DecodeError, match=r"secret\.mp4: cannot read: Permission denied"):
             content_id(tmp_path / "secret.mp4")
     finally:
         (tmp_path / "closed").chmod(0o700)
@@ -176,9 +176,9 @@ def test_what_the_system_refuses_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.setattr(os, "access", lambda path, mode: path.name != "secret.mp4" and access(path, mode))
     assert names(tmp_path) == [
-        "secret.mp4: cannot be read: Permission denied",
+        "secret.mp4: cannot read: Permission denied",
         "z.mp4",
-        "closed: the folder cannot be read: Input/output error",
+        "closed: cannot read the folder: Input/output error",
     ]
 
 
@@ -191,7 +191,7 @@ def test_names_that_cannot_be_written_down_are_told(tmp_path: Path) -> None:
     assert [getattr(item, "reason", "") for item in found] == [
         "the name is not UTF-8; rename it",
         "",
-        "the folder's name is not UTF-8; rename it",
+        "the name of the folder is not UTF-8; rename it",
     ]
 
 
@@ -215,9 +215,9 @@ def test_the_content_names_a_file(tmp_path: Path) -> None:
     first, second = put(tmp_path / "a.mp4", content), put(tmp_path / "b.mp4", content)
     assert content_id(first) == content_id(second) == hashlib.sha256(content).hexdigest()
     assert content_id(put(tmp_path / "c.mp4", b"")) == hashlib.sha256(b"").hexdigest()
-    with pytest.raises(DecodeError, match=r"two lines/gone\.mp4: cannot be read: No such file"):
+    with pytest.raises(DecodeError, match=r"two lines/gone\.mp4: cannot read: No such file"):
         content_id(tmp_path / "two\nlines" / "gone.mp4")
-    with pytest.raises(DecodeError, match="cannot be read: "):
+    with pytest.raises(DecodeError, match="cannot read: "):
         content_id(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(change: str, tmp_path: Path, m
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module.hashlib, "file_digest", digest)
-    with pytest.raises(DecodeError, match=r"changed while it was being read|No such file") as caught:
+    with pytest.raises(DecodeError, match=r"changed while being read|No such file") as caught:
         content_id(path)
     assert "\n" not in str(caught.value)
 

@@ -134,8 +134,9 @@ class Results(Sequence[Hit]):
         return bool(self.hits) and not self.good
 
     def to_dict(self) -> dict[str, Any]:
-        """The query and its good matches as plain values, for JSON or a table."""
-        moments = [hit.to_dict() for hit in self.good]
+        """The query and all hits as plain values, for JSON or a table; ``weaker`` marks those that are no good match."""
+        good = self.good
+        moments = [{**hit.to_dict(), "weaker": hit not in good} for hit in self.hits]
         return {
             "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match
         }  # fmt: skip

@@ -275,9 +275,22 @@ class Snapshot:
                     f"otherwise it is corrupt, see `prota library verify --library {self.location}`"
                 ) from error
             raise LibraryError(
-                f"cannot filter by {where!r} ({short(error)}): "
-                f"use an SQL condition on kind, {', '.join(FILTERABLE)}, such as kind = 'video' AND duration < 60"
+                f"cannot filter by {where!r}: {_filter_problem(error)}",
+                hint=f"give an SQL condition over kind, {', '.join(FILTERABLE)}, "
+                "such as kind = 'video' AND duration < 60",
             ) from error
+
+
+def _filter_problem(error: Exception) -> str:
+    """What is wrong with a filter, without the internal columns and the query that Lance reports."""
+    text = str(error)
+    if unknown := re.search(r"(No field named|Invalid function) \W?(\w+)", text):
+        return f"no {'column' if unknown[1].startswith('No') else 'function'} {unknown[2]!r}"
+    if "SELECT 1" in text:
+        return "not valid SQL"
+    if re.search(r"convert|coerce|cast", text, re.IGNORECASE):
+        return "a value has the wrong type"
+    return "not a condition" if "boolean" in text else short(error)
 
 
 def _words(where: str) -> set[str]:

@@ -1,10 +1,10 @@
-// The one place that talks to the server.
+// All requests to the server.
 
-/** The server said no, as problem details (RFC 9457); status 0: nobody answered. */
+/** An error response as problem details (RFC 9457); status 0: no response. */
 export class Problem extends Error {
 	constructor(status, { title, detail } = {}, wait = 2) {
-		super(detail || title || (status ? `The server answered ${status}.` : "The server does not answer."));
-		Object.assign(this, { status, title: title || "That did not work", wait });
+		super(detail || title || (status ? `The server responded with ${status}.` : "The server does not respond."));
+		Object.assign(this, { status, title: title || "Request failed", wait });
 	}
 }
 

@@ -1,4 +1,4 @@
-// The page: what the address says is searched, shown and opened.
+// The page: searches, shows and opens what its address says.
 import * as api from "./api.js";
 import { $, button, count, el, holds, on, span } from "./dom.js";
 import * as grid from "./grid.js";
@@ -8,9 +8,8 @@ import { NOTHING, Route, link, same } from "./route.js";
 
 const uploads = new Map(); // name in the address → file; they live as long as this tab
 let answer = null; // what the grid shows
-let asked = "[]"; // the question it answers; none after a failure
+let asked = "[]"; // the question it answers; empty after a failure
 let running = new AbortController();
-let drawn = false; // whether with the weaker
 let timer = 0;
 
 const actions = {
@@ -52,7 +51,6 @@ function render(state) {
 	if (document.activeElement !== $("q") || $("q").value.trim() !== state.q) $("q").value = state.q;
 	showFilters(state);
 	if (question(state) !== asked) search(state);
-	else if (any && drawn !== state.all) show(state);
 	if (!state.open) player.hide();
 	else if (!same(player.moment, state.open)) player.show(known(state.open), state);
 	else player.explain(state.why);
@@ -76,7 +74,7 @@ async function search(state) {
 	timer = setTimeout(() => { document.body.classList.add("busy"); $("status").textContent = "Searching …"; }, 150);
 	try {
 		answer = await ask(state, signal);
-		for (const moment of shown()) moment.version = answer.version; // rows of segments mean nothing in another
+		for (const moment of shown()) moment.version = answer.version; // rows of segments are valid in one version
 		clearTimeout(timer);
 		show(route.state);
 	} catch (error) {
@@ -93,7 +91,7 @@ async function ask(state, signal) {
 	if (!state.upload) return api.search(state.q, state.filters, signal);
 	const file = uploads.get(state.upload);
 	if (file) return api.upload(file, signal);
-	throw new api.Problem(404, { title: "The file is gone", detail: "Choose the picture or clip again." });
+	throw new api.Problem(404, { title: "File not available", detail: "Choose the picture or clip again." });
 }
 
 function failed(error) {
@@ -106,7 +104,7 @@ function failed(error) {
 	clear();
 	answer = null;
 	if (error.status !== 503) { notice(error.title, error.message, button(() => search(route.state), "Try again")); return; }
-	notice("One moment", error.message);
+	notice("Please wait", error.message);
 	timer = setTimeout(() => search(route.state), Math.min(error.wait, 10) * 1000);
 }
 
@@ -125,22 +123,18 @@ function show(state) {
 	if (!answer) return;
 	const { moments, weaker } = answer;
 	const able = { ...actions, why: state.q ? actions.why : null };
-	drawn = state.all;
 	clear();
 	likeness(state);
 	grid.fill($("grid"), moments, able);
 	const took = ` in ${Math.max(1, Math.round(answer.took_ms))} ms`;
-	const cut = (answer.cut ? " · only the beginning of this text was read" : "") + (answer.partial ? " · part of the library did not answer" : "");
+	const cut = (answer.cut ? " · query truncated" : "") + (answer.partial ? " · some shards did not answer" : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
-	if (!moments.length && weaker.length) notice("No good match", "This library does not seem to have what you describe.");
-	else if (!moments.length) notice("Nothing here", !state.q ? "Nothing else looks like it." : Object.keys(state.filters).length ? "Nothing passes these filters." : "The library is empty.");
-	if (weaker.length && !state.all) {
-		$(moments.length ? "more" : "notice").append(button(() => { route.go({ all: true }, true); grid.focus(weaker[0]); }, `Show ${count(weaker.length, "weaker result")}`));
-	} else if (weaker.length) {
-		$("more").append(el("h2", {}, "Weaker results"));
-		grid.fill($("weak"), weaker, able);
-		$("weak").hidden = false;
-	}
+	if (!moments.length && weaker.length) notice("No good match", "The library does not seem to contain what you describe. The nearest moments:");
+	else if (!moments.length) notice("No results", !state.q ? "No similar moments." : Object.keys(state.filters).length ? "No moment matches these filters." : "The library is empty.");
+	if (!weaker.length) return;
+	$("more").append(el("h2", {}, "Weaker matches"));
+	grid.fill($("weak"), weaker.map((moment) => ({ ...moment, weaker: true })), able);
+	$("weak").hidden = false;
 }
 
 function likeness({ like, upload }) {
@@ -151,7 +145,7 @@ function likeness({ like, upload }) {
 	const near = like && shown().find((other) => other.video === like.video);
 	const picture = el("img", { alt: "", src: near?.thumbnail ?? (file?.type.startsWith("image/") ? URL.createObjectURL(file) : null) });
 	picture.hidden = !picture.src;
-	place.replaceChildren(picture, el("p", {}, "Moments that look like ", el("strong", {}, like ? `${near?.title || "a moment"}, ${span(like)}` : upload)), button(home, "Clear"));
+	place.replaceChildren(picture, el("p", {}, "Moments similar to ", el("strong", {}, like ? `${near?.title || "a moment"}, ${span(like)}` : upload)), button(home, "Clear"));
 }
 
 function home() {
@@ -164,11 +158,11 @@ function start() {
 	if (!facts) return;
 	const size = holds(facts, ", ");
 	const empty = facts.state !== "loading" && !size;
-	$("summary").textContent = `Describe it in your own words.${size && ` ${size}.`}`;
+	$("summary").textContent = `Describe a moment in English.${size && ` ${size}.`}`;
 	const chips = past().slice(0, 6).map((q) => el("li", {}, el("a", {
 		href: link({ ...NOTHING, filters: {}, q }), on(event) { event.preventDefault(); enter(q); } }, q)));
 	$("start").replaceChildren(empty ? el("div", { class: "empty" }, el("h2", {}, "Add your first videos"),
-		el("p", {}, "Choose a folder. Its videos stay where they are, and nothing leaves this computer."),
+		el("p", {}, "Choose a folder. The files are not moved and do not leave this computer."),
 		el("button", { class: "strong", on: () => library.open() }, "Add a folder")) : el("ul", { class: "chips", "aria-label": "Past searches" }, ...chips));
 }
 
@@ -183,7 +177,7 @@ function showFilters({ filters, like, upload }) {
 	}
 	const used = names.filter((name) => wanted[name]).length;
 	$("filter-label").textContent = used ? `Filters (${used})` : "Filters";
-	$("filter").hidden = !!(like || upload); // the server filters searches with words
+	$("filter").hidden = !!(like || upload); // only text queries have filters
 	openFilters(!$("filter").hidden && (used > 0 || !$("filters").hidden));
 }
 
@@ -221,7 +215,7 @@ const library = new Library({
 });
 
 on($("search"), "submit", (event) => { event.preventDefault(); enter($("q").value.trim()); });
-on($("q"), "input", () => { // a search as soon as the typing rests
+on($("q"), "input", () => { // search after a pause in typing
 	const q = $("q").value.trim();
 	clearTimeout(enter.timer);
 	if (!q || q.length > 2) enter.timer = setTimeout(() => route.go({ ...NOTHING, q }, !!(q && route.state.q)), 300);

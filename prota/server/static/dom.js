@@ -1,4 +1,4 @@
-// Elements and words. What the server says goes in as text, never as markup.
+// Elements and formats. Strings from the server are inserted as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 export const on = (target, event, run, options) => target.addEventListener(event, run, options);
@@ -30,7 +30,7 @@ export function clock(seconds) {
 	return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
 }
 
-/** Whether a moment is a picture: a video's lasts some time. */
+/** Whether a moment is a picture; moments of videos have a length. */
 export const still = ({ start, end }) => start === end;
 export const span = (moment) => (still(moment) ? "picture" : `${clock(moment.start)} – ${clock(moment.end)}`);
 export const count = (n, one) => `${n.toLocaleString("en")} ${one}${n === 1 ? "" : "s"}`;
@@ -41,11 +41,11 @@ export function hours(n) {
 	return n * 60 >= 1 ? count(Math.round(n * 60), "minute") : count(Math.round(n * 3600), "second");
 }
 
-/** What a library holds. */
+/** The contents of a library. */
 export const holds = ({ videos, hours: n, pictures }, between) => [videos && count(videos, "video"), videos && hours(n),
 	pictures && count(pictures, "picture")].filter(Boolean).join(between);
 
-/** Values spread over 0..1, for sizes; all alike: all in the middle. */
+/** Values scaled to 0..1; equal values become 0.5. */
 export function levels(values) {
 	const low = Math.min(...values);
 	const high = Math.max(...values);

@@ -1,4 +1,4 @@
-// Moments as a grid: a card each, previews on hover and focus, arrows to move.
+// Moments as a grid of cards, with previews on hover and focus and arrow keys.
 import { stream } from "./api.js";
 import { button, clock, el, icon, on, percent, span, still } from "./dom.js";
 
@@ -8,7 +8,7 @@ function endPreview() {
 	if (!preview) return;
 	clearTimeout(preview.timer);
 	preview.video.removeAttribute("src");
-	preview.video.load(); // lets go of the connection
+	preview.video.load(); // closes the connection
 	preview.video.remove();
 	preview = null;
 }
@@ -24,7 +24,7 @@ function startPreview(card, { video: id, start, end }) {
 	on(video, "ended", begin);
 	on(video, "playing", () => video.classList.add("on"));
 	on(video, "timeupdate", () => { if (video.currentTime > Math.max(end, start + 1)) video.currentTime = start; });
-	// A pointer that only passes starts nothing.
+	// Not for a pointer that only passes over.
 	const timer = setTimeout(() => { card.querySelector(".thumb").append(video); video.src = stream(id); }, 250);
 	preview = { card, timer, video };
 }
@@ -35,8 +35,8 @@ function card(moment, actions) {
 	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
 	on(image, "error", () => { image.hidden = true; });
 	const likely = relevance == null ? el("span", {}, `score ${score.toFixed(2)}`)
-		: el("span", { class: "relevance", title: "How likely this is what you mean" },
-			el("span", { class: "meter", vars: { share: relevance } }), percent(relevance));
+		: el("span", { class: "relevance", title: "Probability of being relevant" },
+			el("span", { class: "meter", vars: { share: relevance } }), moment.weaker ? `weaker (${percent(relevance)})` : percent(relevance));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": `${title}, ${still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`}, ${likely.textContent}`,
@@ -67,7 +67,7 @@ function card(moment, actions) {
 	return item;
 }
 
-/** One card at a time is in the tab order: Tab passes the grid in three steps, not in a hundred. */
+/** Only one card is in the tab order, so that Tab leaves the grid after three steps. */
 function enter(item) {
 	for (const other of document.querySelectorAll(".card [tabindex='0']")) other.tabIndex = -1;
 	for (const part of item.querySelectorAll("a, button")) part.tabIndex = 0;
@@ -81,14 +81,14 @@ export function fill(list, moments, actions) {
 
 const cards = () => [...document.querySelectorAll(".card")];
 
-/** On the card of a moment, or on the first; whether there is one. */
+/** Focus the card of a moment, or the first one; returns whether there is one. */
 export function focus(moment) {
 	const found = moment ? cards().find(({ moment: m }) => m.video === moment.video && m.segment === moment.segment) : cards()[0];
 	found?.querySelector("a").focus();
 	return !!found;
 }
 
-/** Arrows, w and l on a card; whether the key was used. */
+/** Handle arrows, w and l on a card; returns whether the key was handled. */
 export function key(event, actions, leave) {
 	const item = event.target.closest(".card");
 	const run = item && { w: actions.why, l: actions.like }[event.key];

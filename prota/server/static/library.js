@@ -1,11 +1,11 @@
-// The library: what is in it, whether the server is ready, and folders being indexed.
+// The library dialog: contents, state of the server, index jobs.
 import * as api from "./api.js";
 import { $, button, count, el, holds, hours, on } from "./dom.js";
 
 const GOING = ["waiting", "running"];
 
 export class Library {
-	/** `changed`: told of every look at the library; `back`: when a server can search again. */
+	/** `changed`: called with each update of the library; `back`: called when the server can search again. */
 	constructor({ changed, back }) {
 		Object.assign(this, { changed, back, facts: null, away: 0, jobs: new Map(), followed: new Set() });
 		on($("open-library"), "click", () => this.open());
@@ -44,7 +44,7 @@ export class Library {
 		this.timer = setTimeout(() => this.look(), wait);
 	}
 
-	/** Somebody else found nobody there. */
+	/** Another part of the page got no response. */
 	lost() {
 		this.away ||= 1;
 		this.tell();
@@ -53,8 +53,8 @@ export class Library {
 
 	tell() {
 		const { facts, away } = this;
-		const text = away ? "The server does not answer. Trying again …"
-			: facts.state === "loading" ? "The model is being loaded. You can type already."
+		const text = away ? "The server does not respond. Retrying …"
+			: facts.state === "loading" ? "Loading the model. You can already type."
 				: facts.state === "failed" ? facts.detail : "";
 		$("banner").className = away ? "away" : facts.state;
 		$("banner").hidden = !text;
@@ -66,7 +66,7 @@ export class Library {
 		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");
 		const roots = facts.allow;
 		if (roots[0]) $("path").placeholder = roots[0];
-		if (!this.said && roots.length) $("add-note").textContent = `Videos stay where they are. Allowed: ${roots.join(", ")}`;
+		if (!this.said && roots.length) $("add-note").textContent = `Files are not moved. Allowed folders: ${roots.join(", ")}`;
 		const { folder } = document.forms.filters, { value } = folder;
 		folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
 		if (facts.folders.includes(value)) folder.value = value;
@@ -82,7 +82,7 @@ export class Library {
 		try {
 			this.follow(await api.addFolder($("path").value.trim(), $("pictures").checked));
 			$("path").value = "";
-			this.say("It can be searched while it grows.");
+			this.say("Videos can be searched as soon as they are indexed.");
 		} catch (error) { this.say(error.message, "bad"); }
 	}
 
@@ -105,7 +105,7 @@ export class Library {
 		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); });
 	}
 
-	/** A job, new or changed. */
+	/** Show a new or changed job. */
 	heard(news) {
 		const now = Date.now() / 1000;
 		const job = { from: { now, seconds: news.seconds, share: news.share }, ...this.jobs.get(news.id), ...news };
@@ -120,12 +120,12 @@ export class Library {
 		const bar = el("progress", { max: 1, "aria-label": `Indexing ${job.path}` });
 		if (job.share || !going) bar.value = job.share;
 		const before = $(`job-${job.id}`);
-		const bad = job.bad ? el("details", {}, el("summary", {}, `${count(job.bad, "file")} could not be read`), ...job.reasons.map(({ file, reason }) => el("p", {}, `${file}: ${reason}`))) : null;
+		const bad = job.bad ? el("details", {}, el("summary", {}, `${count(job.bad, "file")} failed`), ...job.reasons.map(({ file, reason }) => el("p", {}, `${file}: ${reason}`))) : null;
 		if (bad) bad.open = before?.querySelector("details")?.open;
 		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
 			bar, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);
-		// What is being pressed stays until it is released: a button that goes meanwhile gets no click.
+		// A pressed button stays until it is released: a button that is replaced meanwhile gets no click.
 		if (before?.matches(":active")) setTimeout(() => this.heard({ id: job.id }), 100);
 		else if (before) before.replaceWith(item);
 		else $("jobs").prepend(item);

@@ -1,4 +1,4 @@
-// A moment, playing: the original from there on, every match on a timeline, and why.
+// The player: the video from the moment on, all matches on a timeline, and the explanation.
 import * as api from "./api.js";
 import { $, button, clock, el, levels, on, span, still } from "./dom.js";
 import * as why from "./why.js";
@@ -6,7 +6,7 @@ import * as why from "./why.js";
 const dialog = $("player");
 const video = $("video");
 const picture = $("picture");
-const play = () => video.play().catch(() => {}); // not allowed before a click: it waits at the moment
+const play = () => video.play().catch(() => {}); // browsers may refuse before the first click
 
 export class Player {
 	constructor(route, actions) {
@@ -129,7 +129,7 @@ export class Player {
 		});
 	}
 
-	/** The match that is playing: where several overlap the one asked for, else the last that began. */
+	/** The match that is playing; of several that overlap the opened one, else the latest. */
 	at() {
 		const now = video.currentTime + 0.05;
 		const inside = (mark) => mark.start <= now && now < mark.end;
@@ -169,7 +169,7 @@ export class Player {
 		const { moment, stop: { signal } } = this;
 		if (!open || moment.segment == null || this.explained === moment.segment) return;
 		this.explained = moment.segment;
-		if (!$("why").firstChild) $("why").textContent = "Taking the score apart …";
+		if (!$("why").firstChild) $("why").textContent = "Explaining the score …";
 		try {
 			const answer = await api.explain(this.query, moment, signal);
 			if (this.explained === moment.segment) why.draw($("why"), answer, moment, this.query, (time) => this.seek(time), signal);
@@ -188,17 +188,17 @@ export class Player {
 		await detailed;
 		if (this.moment?.video !== broken) return;
 		$("video-error").replaceChildren(...(said
-			? [said.detail || "The server does not answer just now."]
+			? [said.detail || "The server does not respond."]
 			: [`This browser cannot ${still(this.moment) ? "show" : "play"} the file (${this.codec || "unknown codec"}). `, el("a", { href, download: this.moment.title || "" }, "Save the original")]));
 		$("video-error").hidden = false;
 		this.screen.hidden = true;
 	}
 
-	/** After the server was away: the same place once more. */
+	/** Reload at the same place after the server was away. */
 	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(video.currentTime || this.moment.start); }
 
 	async copy() {
-		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Not allowed");
+		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy failed");
 		setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
 	}
 

@@ -1,7 +1,7 @@
-// What the page shows is what its address says: query, filters, open moment. Back goes back.
+// The state of the page is its address: query, filters, open moment.
 
 const FILTERS = ["kind", "folder", "min_duration", "max_duration", "after", "before"];
-export const NOTHING = { q: "", like: null, upload: "", all: false, open: null, why: false };
+export const NOTHING = { q: "", like: null, upload: "", open: null, why: false };
 
 const written = (moment) => `${moment.video}@${+moment.start.toFixed(3)}-${+moment.end.toFixed(3)}`;
 export const same = (a, b) => !!a && !!b && written(a) === written(b);
@@ -18,19 +18,17 @@ function parse() {
 		like: read(given.get("like")),
 		upload: given.get("upload") || "",
 		filters: Object.fromEntries(FILTERS.filter((name) => given.get(name)).map((name) => [name, given.get(name)])),
-		all: given.has("all"),
 		open: read(given.get("open")),
 		why: given.has("why"),
 	};
 }
 
-export function link({ q, like, upload, filters, all, open, why }) {
+export function link({ q, like, upload, filters, open, why }) {
 	const query = new URLSearchParams();
 	if (like) query.set("like", written(like));
 	else if (upload) query.set("upload", upload);
 	else if (q) query.set("q", q);
 	for (const name of FILTERS) if (filters[name]) query.set(name, filters[name]);
-	if (all) query.set("all", 1);
 	if (open) query.set("open", written(open));
 	if (open && why) query.set("why", 1);
 	return query.size ? `?${query}` : "./";
@@ -51,7 +49,7 @@ export class Route {
 		this.render(this.state);
 	}
 
-	/** Back to before the open moment; a page that began with it has nothing before. */
+	/** Go back to the state before the moment was opened, if this page opened it. */
 	close() {
 		if (history.state?.inside) history.back();
 		else this.go({ open: null, why: false }, true);

@@ -1,5 +1,5 @@
-// Before the first paint: no flash.
+// Runs before the first paint, to avoid a flash.
 try {
 	const theme = localStorage.getItem("prota.theme");
 	if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-} catch { /* storage is switched off: the system's choice stays */ }
+} catch { /* no storage: the system's choice is used */ }

@@ -1,11 +1,11 @@
-// Why a moment was found: words × frames. Size and number say what colour says, too.
+// The explanation of a score: words × frames. Colour is never the only sign: sizes and numbers show the same.
 import { stream } from "./api.js";
 import { button, clock, el, on, levels, still } from "./dom.js";
 
 const short = (value) => value.toFixed(2).replace("-", "−").replace("0.", ".");
 const signed = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(3)}`;
 
-/** Small pictures of the frames, taken from the video one by one; none where it cannot be played. */
+/** Draw small pictures of the frames, taken from the video; none if it cannot be played. */
 async function pictures(moment, frames, canvases, signal) {
 	const source = el(still(moment) ? "img" : "video");
 	const arrived = (event) => new Promise((done, fail) => {
@@ -28,7 +28,7 @@ async function pictures(moment, frames, canvases, signal) {
 			canvas.getContext("2d").drawImage(source, 0, 0, canvas.width, canvas.height);
 			canvas.classList.add("on");
 		}
-	} catch { /* the times alone will do */ }
+	} catch { /* the times are enough */ }
 	source.removeAttribute("src");
 	source.load?.();
 }
@@ -52,7 +52,7 @@ function table({ words, frames, similarities }, moment, seek, signal) {
 	const foot = (label, draw) => el("tr", {}, el("th", { scope: "row" }, label), ...frames.map(draw), el("td"), el("td"));
 	pictures(moment, frames, canvases, signal);
 	return el("table", { class: "heat" },
-		el("caption", { class: "hidden" }, "How alike each word and each frame are"),
+		el("caption", { class: "hidden" }, "Similarities of words and frames"),
 		el("thead", {}, el("tr", {}, el("td"), ...heads, ...["weight", "adds"].map((text) => el("th", { scope: "col" }, text)))),
 		el("tbody", {}, ...rows),
 		el("tfoot", {}, foot("weight", ({ weight }) => el("td", {},
@@ -60,7 +60,7 @@ function table({ words, frames, similarities }, moment, seek, signal) {
 		foot("adds", ({ contribution }) => el("td", {}, el("b", {}, signed(contribution))))));
 }
 
-/** The query, each word as heavy as what it adds; what the model gives no part of the score is grey. */
+/** The query with words as bold as their contributions; words without one are grey. */
 function sentence(words, query) {
 	const strong = levels(words.map((word) => word.contribution));
 	let read = 0;
@@ -77,6 +77,6 @@ export function draw(place, answer, moment, query, seek, signal) {
 	place.replaceChildren(
 		sentence(answer.words.filter((word) => !word.rest), query),
 		el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Words by frames" }, table(answer, moment, seek, signal)),
-		el("p", { class: "legend" }, "Larger squares: word and frame are more alike; ", el("span", { class: "ring" }),
-			` is where a word fits best. All that words and frames add makes the score, ${answer.score.toFixed(3)}.`));
+		el("p", { class: "legend" }, "Larger squares: word and frame are more similar; ", el("span", { class: "ring" }),
+			` marks the best frame of a word. The contributions of words, and those of frames, add up to the score, ${answer.score.toFixed(3)}.`));
 }

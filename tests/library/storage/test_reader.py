@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ class TestFilters:
         for ask in (lambda: store.segments(where=where), lambda: store.nearest(np.ones(D), 2, where)):
             with pytest.raises(LibraryError, match="cannot filter by") as told:
                 ask()
-            assert ".rs:" not in str(told.value)
+            assert not {".rs:", "_rowid", "pooled", "SELECT"} & set(re.findall(r"\.rs:|\w+", str(told.value)))
 
     def test_unknown_columns_and_two_choices_are_refused(self, tmp_path: Path) -> None:
         store = Snapshot.open(fill(tmp_path))

@@ -166,7 +166,7 @@ def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
         assert json.loads(succeeds("library", "info", "-l", place))["videos"]["indexed"] == 1
         said = prota("library", "info", "-l", "s3://key:secret@films/x")
         assert said.returncode == 1
-        assert "keys belong in the environment" in said.stderr
+        assert "credentials in the environment" in said.stderr
         assert "secret" not in said.stderr
 
 

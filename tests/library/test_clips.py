@@ -13,14 +13,12 @@ from prota.errors import UsageError
 from prota.library.indexing.reading import PART, ReadRequest, read_video
 from prota.library.library import Library
 from prota.library.records import LibraryError
-from prota.library.search import clips
 from prota.library.search.clips import clip_query, match_captions
 from prota.library.search.queries import ClipRange, Query, parse_clip
 from prota.library.segments import SegmentPlan
 from prota.library.tokens import encode_video, stored_tokens
 from tests.library.worlds import hits_of, toy_model, write_clips, write_picture
 from tests.small_world import write_colour_clip
-from tests.workers.jobs import double
 
 pytestmark = pytest.mark.process
 
@@ -139,13 +137,6 @@ def test_captions_come_best_first_with_the_models_scores(tmp_path: Path) -> None
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with pytest.raises(LibraryError, match="broken"):
         match_captions(model, tmp_path / "broken.mp4", captions)
-
-
-def test_a_bug_in_a_worker_is_no_bad_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (path,) = write_clips(tmp_path, "red-left").values()
-    monkeypatch.setattr(clips, "read_video", double)
-    with pytest.raises(RuntimeError, match="Traceback"):
-        clip_query(toy_model(), ClipRange(path))
 
 
 def test_what_looks_like_a_picture_is_found_and_the_picture_itself_is_not(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class Results(Sequence[Hit]):
         return bool(self.hits) and not self.good
 
     def to_dict(self) -> dict[str, Any]:
-        """The query and all hits as plain values, for JSON or a table; ``weaker`` marks those that are no good match."""
+        """The query and all hits as plain values, for JSON or a table; ``weaker`` marks those below the cutoff."""
         good = self.good
         moments = [{**hit.to_dict(), "weaker": hit not in good} for hit in self.hits]
         return {

@@ -27,7 +27,7 @@ def load_model(source: str | Path, device: str = "cpu") -> tuple[ProTA, str]:
     """A model on a device, and the name by which a library remembers it."""
     # A folder by its whole path: the library is opened from other folders, too.
     name = str(Path(source).absolute()) if Path(source).is_dir() else str(source)
-    return ProTA.from_pretrained(name).to(torch.device(device)), name
+    return ProTA.for_texts(name).to(torch.device(device)), name
 
 
 class Library:

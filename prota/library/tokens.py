@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,18 +16,10 @@ __all__ = ["pooled_vectors", "stamp_of", "stored_tokens"]
 
 
 def stamp_of(model: ProTA, name: str) -> ModelStamp:
-    """What tells this model from others: a hash of its settings and of every weight.
-
-    Settings at their defaults do not count, so that a library stays that of its model where a new version of prota
-    has more of them.
-    """
-    settings = model.config.model_dump(exclude_defaults=True)
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    """What a library remembers of its model."""
     encoder = model.config.encoder
     spread = model.config.score.probabilistic
-    return ModelStamp(name, digest.hexdigest(), encoder.width, encoder.frames, spread)
+    return ModelStamp(name, model.identity(), encoder.width, encoder.frames, spread)
 
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +18,14 @@ from torch import Tensor, nn
 from prota.config.model import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
 from prota.encoders.int8 import use_int8
-from prota.encoders.text import TextBatch
+from prota.encoders.text import TextBatch, TextEncoder
+from prota.encoders.text_only import text_encoder
 from prota.encoders.weight_names import names_in_files, names_in_memory
 from prota.errors import one_line
 from prota.kernels.dispatch import Backend
 from prota.model.folder import CONFIG_FILE, FORMAT, VERSIONS, ModelFolderError, model_folder, read_record, saved_config
 from prota.model.relevance import RELEVANCE_FILE, Relevance
-from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
+from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, fingerprint, read_weights, write_weights
 from prota.scoring.score import ScoreHead
 from prota.types import Explanation, PreparedTokens
 
@@ -75,6 +79,10 @@ class ProTA(nn.Module):
                 use_int8(part)
         return self
 
+    def identity(self) -> str:
+        """What tells this model from others: a hash of its settings and of every weight."""
+        return _identity(self.config, self.state_dict())
+
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
         """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
 
@@ -89,10 +97,13 @@ class ProTA(nn.Module):
             # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
             self.text_encoder.tokenizer.save(staging)
             write_weights(staging / WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
+            # Of the weights as they will be read: rounded.
+            identity = _identity(self.config, names_in_memory(self, read_weights(staging / WEIGHTS_FILE)))
             record = {
                 "format": FORMAT,
                 "version": VERSIONS[weights],
                 "weights": weights,
+                "identity": {"model": identity, "files": _files(self.config, staging)},
                 "config": self.config.model_dump(),
                 "towers": self.record,
             }
@@ -129,6 +140,33 @@ class ProTA(nn.Module):
         return model.eval()
 
     @classmethod
+    def for_texts(cls, source: str | Path) -> ProTA:
+        """Like `from_pretrained`, but only what texts need is loaded: the vision tower follows with the first video.
+
+        Its weights are not to be changed. The same numbers come out, in a fraction of the time, because transformers is
+        not imported; a model whose text encoder is not known to `prota.encoders.text_only` is loaded as a whole.
+        """
+        folder = model_folder(source)
+        record, config = read_record(folder), saved_config(folder)
+        encoder = text_encoder(config.encoder, record.get("towers", {}), folder)
+        if encoder is None:
+            return cls.from_pretrained(source)
+        try:
+            model = _ForTexts(config, encoder, folder, record)
+            weights = read_weights(folder / WEIGHTS_FILE, without=("video_encoder.",))
+            shapes = {name: tensor.shape for name, tensor in weights.items()}
+            if shapes != {name: tensor.shape for name, tensor in nn.Module.state_dict(model).items()}:
+                # Under other names perhaps; if not, the error says what is wrong.
+                return cls.from_pretrained(source)
+            # Copied, because the file is only mapped.
+            own = {name: tensor.clone() for name, tensor in weights.items()}
+            nn.Module.load_state_dict(model, own, assign=True)
+            model.relevance = Relevance.load(folder)
+        except WeightsError as error:
+            raise ModelFolderError(str(error)) from None
+        return model.eval()
+
+    @classmethod
     def from_start(cls, source: str | Path, config: Config, towers_only: bool = False) -> ProTA:
         """A model to train that starts from a saved one, with settings of its own for all that leaves weights alone.
 
@@ -151,6 +189,70 @@ class ProTA(nn.Module):
             # Copied from the text tower before that had its weights.
             temporal.start_from_clip(model.text_encoder.tower.model)
         return model
+
+
+# Of vision towers, by whichever thread needs one first.
+_LOADING = threading.Lock()
+
+
+class _ForTexts(ProTA):
+    """A saved model of which only the text encoder, the head and the temperature are loaded until more is needed."""
+
+    def __init__(self, config: Config, encoder: TextEncoder, folder: Path, record: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        self.config, self.record, self.relevance = config, record["towers"], None
+        self.text_encoder = encoder
+        self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
+        self.logit_scale = nn.Parameter(torch.zeros(()))
+        self._folder, self._files = folder, _files(config, folder)
+        saved = record.get("identity")
+        self._identity = saved["model"] if isinstance(saved, dict) and saved.get("files") == self._files else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "video_encoder" and name not in self._modules:
+            with _LOADING:
+                if name not in self._modules:
+                    self.video_encoder = self._whole().to(self.logit_scale.device).video_encoder
+        return super().__getattr__(name)
+
+    def _whole(self) -> ProTA:
+        if _files(self.config, self._folder) != self._files:
+            raise ModelFolderError(f"{self._folder} has changed since it was opened: open it again")
+        model = ProTA.from_pretrained(self._folder)
+        model.relevance = self.relevance
+        return model
+
+    def identity(self) -> str:
+        if self._identity is None:
+            self._identity = self._whole().identity()
+        return self._identity
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return self._whole().state_dict(*args, **options)
+
+    def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
+        self._whole().save_pretrained(folder, weights)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies, also in other processes, are whole."""
+        return self._whole().to(self.logit_scale.device).__reduce_ex__(protocol)
+
+
+def _settings(config: Config) -> bytes:
+    """Those that are not at their defaults, so that a model stays the same where a new version of prota has more."""
+    return json.dumps(config.model_dump(exclude_defaults=True), sort_keys=True).encode()
+
+
+def _identity(config: Config, weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(_settings(config))
+    for key, value in sorted(weights.items()):
+        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _files(config: Config, folder: Path) -> str:
+    """A hash of what a saved model's identity follows from: cheaper, because the file of the weights may be small."""
+    return hashlib.sha256(_settings(config) + fingerprint(folder).encode()).hexdigest()
 
 
 def _architecture(config: Config, towers_only: bool) -> dict[str, object]:

@@ -42,13 +42,16 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind =
     save_file(_stored(weights, kind), path, metadata={"format": "pt"})
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a file of any kind, matrices of int8 multiplied out again."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def read_weights(path: Path, without: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """The weights of a file of any kind, matrices of int8 multiplied out again.
+
+    ``without``: beginnings of names that are not read.
+    """
+    from safetensors import SafetensorError, safe_open
 
     try:
-        stored = load_file(path)
+        with safe_open(path, "pt") as file:
+            stored = {name: file.get_tensor(name) for name in file.keys() if not name.startswith(without)}  # noqa: SIM118 (no dict)
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
@@ -62,7 +65,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             scale = stored.get(name + _SCALE)
             _check_scale(path, name, tensor, scale)
             assert scale is not None
-            weights[name] = (_rows(tensor).float() * scale[:, None]).view(tensor.shape)
+            weights[name] = _rows(tensor).float().mul_(scale[:, None]).view(tensor.shape)
         elif tensor.is_floating_point():
             weights[name] = tensor.float()
     return weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from prota.cli.options import Device, LibraryPlace, ModelName, print_json, read_
 from prota.errors import ProtaError
 
 if TYPE_CHECKING:
+    from prota.library.search.clips import ClipRange
     from prota.library.search.hits import Hit, MomentExplanation, Results
+    from prota.library.search.queries import Query
     from prota.library.search.view import View
 
 __all__ = ["search"]
@@ -54,20 +57,21 @@ def search(
     texts = _queries(words, queries, like)
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
-    from prota.library.library import Library
-    from prota.library.records import LibraryError
-    from prota.library.search.clips import clip_query, parse_clip
-    from prota.runtime import start_world
-
+    _check(library, model)
+    # Modules are a million objects and no garbage: looking for some would take a fifth of the time.
+    gc.disable()
     try:
-        clip = None if like is None else parse_clip(like)
-    except LibraryError as error:
-        raise typer.BadParameter(str(error)) from None
-    view = Library.open(library, model, str(start_world(device).device), existing=True).view
+        from prota.library.library import Library
+        from prota.runtime import start_world
+
+        clip = None if like is None else _parse(like)
+        view = Library.open(library, model, str(start_world(device).device), existing=True).view
+    finally:
+        gc.enable()
     best: Hit | None = None
     for text in texts:
         # One by one: on a CPU, scores of a batch may differ in the last bit.
-        (query,) = view.encode([text]) if clip is None else [clip_query(view.model, clip)]
+        (query,) = view.encode([text]) if clip is None else [_like(view, clip)]
         if query.cut and not as_json:
             length = view.model.text_encoder.length
             typer.echo(f"only the first {length} tokens of the query are read: the model takes no more", err=True)
@@ -82,6 +86,33 @@ def search(
             _show(view, results, hits, explain)
     if open_best and best is not None:
         _open(best)
+
+
+def _check(library: str, model: str | None) -> None:
+    """Raise what is wrong with these before torch is loaded."""
+    from prota.library.storage.location import Location
+    from prota.library.storage.versions import read_library
+    from prota.model.folder import model_folder
+
+    read_library(Location.of(library))
+    if model is not None:
+        model_folder(model)
+
+
+def _parse(like: str) -> ClipRange:
+    from prota.library.records import LibraryError
+    from prota.library.search.clips import parse_clip
+
+    try:
+        return parse_clip(like)
+    except LibraryError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _like(view: View, clip: ClipRange) -> Query:
+    from prota.library.search.clips import clip_query
+
+    return clip_query(view.model, clip)
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:

@@ -137,9 +137,9 @@ class PretrainedTokenizer:
 def words_of_tokens(
     text: str, numbers: Sequence[int | None], span: Callable[[int], tuple[int, int]]
 ) -> list[tuple[str, list[int]]]:
-    """The words of a text and the places of their tokens, of which ``numbers`` tells the word, and ``span`` where it is.
+    """The words of a text and the places of their tokens.
 
-    Tokens that belong to no word have no number.
+    ``numbers``: of each token, which word it belongs to, if any; ``span``: of a word, where it begins and ends.
     """
     found: dict[int, list[int]] = {}
     for place, number in enumerate(numbers):

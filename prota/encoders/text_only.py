@@ -19,8 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from prota.config.model import EncoderConfig
-from prota.encoders.text import TOKENIZING, HashTokenizer, TextBatch, TextEncoder, TextTower, ids_of_context
-from prota.encoders.text import words_of_tokens
+from prota.encoders.text import (
+    TOKENIZING,
+    HashTokenizer,
+    TextBatch,
+    TextEncoder,
+    TextTower,
+    ids_of_context,
+    words_of_tokens,
+)
 
 __all__ = ["BertText", "ClipText", "FileTokenizer", "text_encoder"]
 
@@ -61,9 +68,9 @@ class BertText(nn.Module):
             raise ValueError("not BERT's encoder")
         width, eps = settings["hidden_size"], settings["layer_norm_eps"]
         self.embeddings = _group(
-            word_embeddings=nn.Embedding(settings["vocab_size"], width, settings.get("pad_token_id")),
-            position_embeddings=nn.Embedding(settings["max_position_embeddings"], width),
-            token_type_embeddings=nn.Embedding(settings["type_vocab_size"], width),
+            word_embeddings=_embedding(settings["vocab_size"], width),
+            position_embeddings=_embedding(settings["max_position_embeddings"], width),
+            token_type_embeddings=_embedding(settings["type_vocab_size"], width),
             LayerNorm=nn.LayerNorm(width, eps),
         )
         layers = (_BertLayer(settings) for _ in range(settings["num_hidden_layers"]))
@@ -101,7 +108,7 @@ class _BertLayer(nn.Module):
         one: Any = attention.get_submodule("self")
         inner: Any = self.intermediate
         output: Any = self.output
-        mixed = _attend(one.query(values), one.key(values), one.value(values), self.heads, mask)
+        mixed = _attend([one.query(values), one.key(values), one.value(values)], self.heads, mask)
         values = attention.output.LayerNorm(attention.output.dense(mixed) + values)
         result: Tensor = output.LayerNorm(output.dense(self.activation(inner.dense(values))) + values)
         return result
@@ -115,8 +122,8 @@ class ClipText(nn.Module):
         super().__init__()
         width = settings["hidden_size"]
         self.embeddings = _group(
-            token_embedding=nn.Embedding(settings["vocab_size"], width),
-            position_embedding=nn.Embedding(settings["max_position_embeddings"], width),
+            token_embedding=_embedding(settings["vocab_size"], width),
+            position_embedding=_embedding(settings["max_position_embeddings"], width),
         )
         layers = (_ClipLayer(settings) for _ in range(settings["num_hidden_layers"]))
         self.encoder = _group(layers=nn.ModuleList(layers))
@@ -154,7 +161,8 @@ class _ClipLayer(nn.Module):
         one: Any = self.self_attn
         mlp: Any = self.mlp
         normal = self.layer_norm1(values)
-        mixed = _attend(one.q_proj(normal), one.k_proj(normal), one.v_proj(normal), self.heads, mask, causal=True)
+        projected = [one.q_proj(normal), one.k_proj(normal), one.v_proj(normal)]
+        mixed = _attend(projected, self.heads, mask, causal=True)
         values = values + one.out_proj(mixed)
         result: Tensor = values + mlp.fc2(self.activation(mlp.fc1(self.layer_norm2(values))))
         return result
@@ -168,6 +176,11 @@ def _group(**parts: nn.Module) -> nn.Module:
     return group
 
 
+def _embedding(count: int, width: int) -> nn.Embedding:
+    # Making up random numbers on the device meta imports half of torch.
+    return nn.Embedding(count, width, _weight=torch.empty(count, width))
+
+
 def _activation(name: str) -> Callable[[Tensor], Tensor]:
     if name not in ("gelu", "quick_gelu"):
         raise ValueError(f"the activation {name}")
@@ -178,14 +191,12 @@ def _quick_gelu(values: Tensor) -> Tensor:
     return values * torch.sigmoid(1.702 * values)
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, mask: Tensor | None, *, causal: bool = False
-) -> Tensor:
-    """[A, N, C] each → [A, N, C]; ``causal`` counts only without a mask."""
-    parts = (values.unflatten(-1, (heads, -1)).transpose(1, 2) for values in (query, key, value))
-    mixed = F.scaled_dot_product_attention(
-        *parts, attn_mask=mask, is_causal=causal and mask is None, scale=(query.shape[-1] // heads) ** -0.5
-    )
+def _attend(projected: Sequence[Tensor], heads: int, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+    """Queries, keys and values [A, N, C] → [A, N, C]; ``causal`` counts only without a mask."""
+    count, length, width = projected[0].shape
+    query, key, value = (values.view(count, length, heads, -1).transpose(1, 2) for values in projected)
+    scale, causal = (width // heads) ** -0.5, causal and mask is None
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scale)
     return mixed.transpose(1, 2).flatten(-2)
 
 

@@ -23,9 +23,18 @@ from prota.encoders.text_only import text_encoder
 from prota.encoders.weight_names import names_in_files, names_in_memory
 from prota.errors import one_line
 from prota.kernels.dispatch import Backend
-from prota.model.folder import CONFIG_FILE, FORMAT, VERSIONS, ModelFolderError, model_folder, read_record, saved_config
+from prota.model.folder import (
+    CONFIG_FILE,
+    FORMAT,
+    VERSIONS,
+    ModelFolderError,
+    WeightsKind,
+    model_folder,
+    read_record,
+    saved_config,
+)
 from prota.model.relevance import RELEVANCE_FILE, Relevance
-from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, fingerprint, read_weights, write_weights
+from prota.model.weights import WEIGHTS_FILE, WeightsError, fingerprint, read_weights, write_weights
 from prota.scoring.score import ScoreHead
 from prota.types import Explanation, PreparedTokens
 
@@ -158,9 +167,7 @@ class ProTA(nn.Module):
             if shapes != {name: tensor.shape for name, tensor in nn.Module.state_dict(model).items()}:
                 # Under other names perhaps; if not, the error says what is wrong.
                 return cls.from_pretrained(source)
-            # Copied, because the file is only mapped.
-            own = {name: tensor.clone() for name, tensor in weights.items()}
-            nn.Module.load_state_dict(model, own, assign=True)
+            nn.Module.load_state_dict(model, weights, assign=True)
             model.relevance = Relevance.load(folder)
         except WeightsError as error:
             raise ModelFolderError(str(error)) from None
@@ -288,4 +295,4 @@ def _load_weights(model: ProTA, path: Path, parts: tuple[str, ...] = ("",)) -> N
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise ModelFolderError(f"{path} does not fit its {CONFIG_FILE}: {wrong[0]}{more}; save the model again")
-    model.load_state_dict(weights, strict=False)
+    model.load_state_dict(weights, strict=False, assign=True)

@@ -10,19 +10,17 @@ import hashlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from prota.encoders.int8 import round_rows
 from prota.errors import ProtaError, one_line
+from prota.model.folder import KINDS, WeightsKind
 
 __all__ = ["KINDS", "WEIGHTS_FILE", "WeightsError", "WeightsKind", "fingerprint", "read_weights"]
 __all__ += ["rounding_error", "write_weights"]
 
-WeightsKind = Literal["float32", "float16", "int8"]
-KINDS: tuple[str, ...] = get_args(WeightsKind)
 WEIGHTS_FILE = "model.safetensors"
 _SCALE = ":scale"
 
@@ -51,7 +49,8 @@ def read_weights(path: Path, without: tuple[str, ...] = ()) -> dict[str, Tensor]
 
     try:
         with safe_open(path, "pt") as file:
-            stored = {name: file.get_tensor(name) for name in file.keys() if not name.startswith(without)}  # noqa: SIM118 (no dict)
+            names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118 (no dict)
+            stored = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
@@ -66,8 +65,10 @@ def read_weights(path: Path, without: tuple[str, ...] = ()) -> dict[str, Tensor]
             _check_scale(path, name, tensor, scale)
             assert scale is not None
             weights[name] = _rows(tensor).float().mul_(scale[:, None]).view(tensor.shape)
-        elif tensor.is_floating_point():
-            weights[name] = tensor.float()
+        else:
+            # Copied out of the mapped file: that may be overwritten, and where tensors do not begin at a multiple of 64
+            # bytes, products may differ in the last bit.
+            weights[name] = tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
     return weights
 
 

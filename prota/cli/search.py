@@ -57,10 +57,10 @@ def search(
     texts = _queries(words, queries, like)
     if explain and like is not None:
         raise typer.BadParameter("--explain shows which words matched, and --like has none")
-    _check(library, model)
     # Modules are a million objects and no garbage: looking for some would take a fifth of the time.
     gc.disable()
     try:
+        _check(library, model)
         from prota.library.library import Library
         from prota.runtime import start_world
 

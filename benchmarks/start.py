@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Times = tuple[float, float]
+Start = Callable[[list[str], dict[str, str]], None]
 
 
 def clocks() -> Times:
@@ -53,9 +54,9 @@ def is_ready(address: str) -> bool:
         return False
 
 
-def measure(work: Callable[[], None]) -> Times:
+def measure(start: Start, command: list[str], env: dict[str, str]) -> Times:
     before = clocks()
-    work()
+    start(command, env)
     after = clocks()
     return after[0] - before[0], after[1] - before[1]
 
@@ -71,7 +72,7 @@ def main() -> None:
         captions.write_text("a cat\na dog\n", encoding="utf-8")
         python, there = sys.executable, ["--library", given.library, "--device", "cpu"]
         prota = [python, "-m", "prota"]
-        commands: dict[str, tuple[Callable[[list[str], dict[str, str]], None], list[str]]] = {
+        commands: dict[str, tuple[Start, list[str]]] = {
             "import torch": (run, [python, "-c", "import torch"]),
             "prota --version": (run, [*prota, "--version"]),
             "prota search WORDS": (run, [*prota, "search", "a cat", "--all", *there]),
@@ -89,7 +90,7 @@ def main() -> None:
                     start(command, env)
             for _ in range(given.rounds):
                 for name, (start, command) in commands.items():
-                    taken[name].append(measure(lambda start=start, command=command: start(command, env)))
+                    taken[name].append(measure(start, command, env))
             show(title, taken)
 
 

@@ -52,6 +52,11 @@ def index(
         from prota.cluster.connect import check
 
         check(ray)
+    from prota.library.records import LibraryError
+
+    # Before torch is loaded.
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise LibraryError(f"{', '.join(missing)}: no such file or folder")
     from prota.library.indexing import IndexOptions
     from prota.library.library import Library
     from prota.library.segments import SegmentPlan

@@ -242,7 +242,11 @@ class _ForTexts(ProTA):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies, also in other processes, are whole."""
-        return self._whole().to(self.logit_scale.device).__reduce_ex__(protocol)
+        return _itself, (self._whole().to(self.logit_scale.device),)
+
+
+def _itself(model: ProTA) -> ProTA:
+    return model
 
 
 def _settings(config: Config) -> bytes:

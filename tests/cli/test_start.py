@@ -15,23 +15,23 @@ from tests.processes import python
 
 pytestmark = pytest.mark.process
 
-# Python's own way to say that a module is not there.
-BLOCKED = """
-import sys
-sys.modules.update(dict.fromkeys({modules!r}))
+COMMAND = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(set({modules!r}) & set(sys.modules)), file=sys.stderr))
 sys.argv = ["prota", *{arguments!r}]
 from prota.__main__ import start
 start()
 """
-HEAVY = ["transformers", "huggingface_hub", "av", "cv2", "sklearn", "scipy", "sympy", "matplotlib", "pandas", "ray"]
+HEAVY = ["torch", "transformers", "huggingface_hub", "av", "cv2", "sklearn", "scipy", "sympy", "matplotlib", "ray"]
 HEAVY += ["torch._dynamo", "torch._inductor", "torch.distributed.tensor", "triton", "fastapi", "rich.progress"]
 
 
-def without(modules: list[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit status, output and errors of `prota` where these modules cannot be imported."""
-    with python("-c", BLOCKED.format(modules=modules, arguments=[*map(str, arguments)])) as process:
+def prota(*arguments: object) -> tuple[int, str, list[str], set[str]]:
+    """Exit status, output, lines of errors, and which of the heavy modules were imported."""
+    with python("-c", COMMAND.format(modules=HEAVY, arguments=[*map(str, arguments)])) as process:
         said, errors = process.communicate()
-    return process.returncode, said, errors
+    *lines, modules = errors.splitlines()
+    return process.returncode, said, lines, set(modules.split())
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +44,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_search_loads_what_a_text_needs(library: Path) -> None:
     arguments = ("search", "a", "cat", "--library", library, "--device", "cpu", "--json", "--all")
-    code, said, errors = without(HEAVY, *arguments)
-    assert (code, errors) == (0, "")
+    code, said, errors, modules = prota(*arguments)
+    assert (code, errors, modules) == (0, [], {"torch"})
     expected = Library.open(library, ProTA.from_pretrained("prota-small")).search("a cat", everything=True)
     found = json.loads(said)["moments"]
     assert [(Path(hit["path"]).stem, hit["score"], hit["relevance"]) for hit in found] == [
@@ -55,8 +55,8 @@ def test_a_search_loads_what_a_text_needs(library: Path) -> None:
 
 
 def test_a_table_and_an_explanation_need_no_more(library: Path) -> None:
-    code, said, errors = without(HEAVY, "search", "a", "cat", "-l", library, "--explain", "--device", "cpu")
-    assert (code, errors) == (0, "")
+    code, said, errors, modules = prota("search", "a", "cat", "-l", library, "--explain", "--device", "cpu")
+    assert (code, errors, modules) == (0, [], {"torch"})
     assert "cat.mp4" in said
 
 
@@ -69,12 +69,10 @@ def test_a_table_and_an_explanation_need_no_more(library: Path) -> None:
     ],
 )
 def test_a_wrong_path_is_told_before_torch_is_loaded(arguments: tuple[str, ...], library: Path) -> None:
-    code, said, errors = without(
-        [*HEAVY, "torch"], *(str(library) if each == "LIBRARY" else each for each in arguments)
-    )
-    assert (code, said) == (1, "")
-    assert "nowhere" in errors
-    assert len(errors.splitlines()) == 1
+    code, said, errors, modules = prota(*(str(library) if each == "LIBRARY" else each for each in arguments))
+    assert (code, said, modules) == (1, "", set())
+    assert len(errors) == 1
+    assert "nowhere" in errors[0]
 
 
 def test_a_clip_as_a_query_loads_the_rest(tmp_path: Path) -> None:
@@ -82,6 +80,9 @@ def test_a_clip_as_a_query_loads_the_rest(tmp_path: Path) -> None:
     write_clips(tmp_path / "videos", "red-left", "blue-top")
     Library.open(tmp_path / "library", tmp_path / "model").index(tmp_path / "videos")
     clip = tmp_path / "videos" / "red-left.mp4"
-    code, said, errors = without([], "search", "--like", clip, "-l", tmp_path / "library", "--device", "cpu", "--json")
-    assert (code, errors) == (0, "")
+    code, said, errors, modules = prota(
+        "search", "--like", clip, "-l", tmp_path / "library", "--device", "cpu", "--json"
+    )
+    assert (code, errors) == (0, [])
+    assert "transformers" in modules
     assert [Path(hit["path"]).stem for hit in json.loads(said)["moments"]] == ["blue-top"]

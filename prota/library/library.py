@@ -65,7 +65,7 @@ class Library:
         executor: ExecutorMaker | None = None,
     ) -> IndexReport:
         """Bring the library up to date with files and folders; ``executor``: where, by default on this machine."""
-        stamp = stamp_of(self.model, self.name)
+        stamp = stamp_of(self.model, self.name, self._snapshot and self._snapshot.stamp)
         given = [paths] if isinstance(paths, str | Path) else list(paths)
         missing = [str(path) for path in given if not Path(path).exists()]
         if missing:
@@ -84,7 +84,7 @@ class Library:
         """The version at opening, or after the last `index`; commits of other processes need a new `Library`."""
         if self._view is None:
             snapshot = self._snapshot or Snapshot.open(self.folder)
-            snapshot.check_model(stamp_of(self.model, self.name))
+            snapshot.check_model(stamp_of(self.model, self.name, snapshot.stamp))
             self._view = View(snapshot, self.model)
         return self._view
 

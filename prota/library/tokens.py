@@ -15,11 +15,14 @@ from prota.types import PreparedTokens
 __all__ = ["pooled_vectors", "stamp_of", "stored_tokens"]
 
 
-def stamp_of(model: ProTA, name: str) -> ModelStamp:
-    """What a library remembers of its model."""
+def stamp_of(model: ProTA, name: str, expected: ModelStamp | None = None) -> ModelStamp:
+    """What a library remembers of its model; the weights are hashed again where another is ``expected``."""
+    identity = model.identity()
+    if expected is not None and identity != expected.fingerprint:
+        identity = model.identity(saved=False)
     encoder = model.config.encoder
     spread = model.config.score.probabilistic
-    return ModelStamp(name, model.identity(), encoder.width, encoder.frames, spread)
+    return ModelStamp(name, identity, encoder.width, encoder.frames, spread)
 
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:

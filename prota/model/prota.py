@@ -88,8 +88,12 @@ class ProTA(nn.Module):
                 use_int8(part)
         return self
 
-    def identity(self) -> str:
-        """What tells this model from others: a hash of its settings and of every weight."""
+    def identity(self, saved: bool = True) -> str:
+        """What tells this model from others: a hash of its settings and of every weight.
+
+        ``saved``: of a model that is loaded for texts, what was saved with it will do. Weights have other names in some
+        versions of transformers, and with them another hash.
+        """
         return _identity(self.config, self.state_dict())
 
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
@@ -229,8 +233,8 @@ class _ForTexts(ProTA):
         model.relevance = self.relevance
         return model
 
-    def identity(self) -> str:
-        if self._identity is None:
+    def identity(self, saved: bool = True) -> str:
+        if self._identity is None or not saved:
             self._identity = self._whole().identity()
         return self._identity
 

@@ -278,7 +278,7 @@ class Catalogue:
 
         device = str(start_world(self.device).device)
         model, name = load_model(self.model_source or snapshot.stamp.name, device)
-        snapshot.check_model(stamp_of(model, name))
+        snapshot.check_model(stamp_of(model, name, snapshot.stamp))
         self.model_name = snapshot.stamp.name
         return model
 

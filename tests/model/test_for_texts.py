@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from prota import Config, ModelFolderError, ProTA
+from prota.library.tokens import stamp_of
 from prota.model.folder import WeightsKind
 from prota.model.relevance import Fit, Relevance
 
@@ -102,6 +103,18 @@ def test_a_saved_identity_counts_only_for_its_own_weights_and_settings(tmp_path:
     other = ProTA.for_texts(tmp_path).identity()
     assert other == ProTA.from_pretrained(tmp_path).identity()
     assert other not in (saved, changed)
+
+
+def test_an_identity_that_was_saved_under_other_names_is_found_again(tmp_path: Path) -> None:
+    """Versions of transformers name weights differently; a library may have been made by another one."""
+    whole = toy()
+    whole.save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["identity"]
+    edit(tmp_path, identity=saved | {"model": "of other names"})
+    model, made_by = ProTA.for_texts(tmp_path), stamp_of(whole, "toy")
+    assert model.identity() == "of other names"
+    assert stamp_of(model, "toy", made_by) == made_by
+    assert stamp_of(toy("score.xi=7"), "toy", made_by) != made_by
 
 
 @pytest.mark.parametrize("identity", [None, {}, {"model": "made up", "files": "old"}, "text"])

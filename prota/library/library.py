@@ -65,7 +65,7 @@ class Library:
         executor: ExecutorMaker | None = None,
     ) -> IndexReport:
         """Bring the library up to date with files and folders; ``executor``: where, by default on this machine."""
-        stamp = stamp_of(self.model, self.name, self._snapshot and self._snapshot.stamp)
+        stamp = stamp_of(self.model, self.name, None if self._snapshot is None else self._snapshot.stamp)
         given = [paths] if isinstance(paths, str | Path) else list(paths)
         missing = [str(path) for path in given if not Path(path).exists()]
         if missing:

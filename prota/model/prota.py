@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from prota.config.model import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
 from prota.encoders.int8 import use_int8
+from prota.encoders.saved import text_encoder, video_encoder
 from prota.encoders.text import TextBatch, TextEncoder
-from prota.encoders.text_only import text_encoder
+from prota.encoders.video import VideoEncoder
 from prota.encoders.weight_names import names_in_files, names_in_memory
 from prota.errors import one_line
 from prota.kernels.dispatch import Backend
@@ -157,7 +158,7 @@ class ProTA(nn.Module):
         """Like `from_pretrained`, but only what texts need is loaded: the vision tower follows with the first video.
 
         Its weights are not to be changed. The same numbers come out, in a fraction of the time, because transformers is
-        not imported; a model whose text encoder is not known to `prota.encoders.text_only` is loaded as a whole.
+        not imported; towers that `prota.encoders.saved` does not know are loaded with it.
         """
         folder = model_folder(source)
         record, config = read_record(folder), saved_config(folder)
@@ -166,12 +167,10 @@ class ProTA(nn.Module):
             return cls.from_pretrained(source)
         try:
             model = _ForTexts(config, encoder, folder, record)
-            weights = read_weights(folder / WEIGHTS_FILE, without=("video_encoder.",))
-            shapes = {name: tensor.shape for name, tensor in weights.items()}
-            if shapes != {name: tensor.shape for name, tensor in nn.Module.state_dict(model).items()}:
+            weights = read_weights(folder / WEIGHTS_FILE, lambda name: not name.startswith(_VIDEO))
+            if not _assigned(model, weights):
                 # Under other names perhaps; if not, the error says what is wrong.
                 return cls.from_pretrained(source)
-            nn.Module.load_state_dict(model, weights, assign=True)
             model.relevance = Relevance.load(folder)
         except WeightsError as error:
             raise ModelFolderError(str(error)) from None
@@ -202,7 +201,8 @@ class ProTA(nn.Module):
         return model
 
 
-# Of vision towers, by whichever thread needs one first.
+_VIDEO = "video_encoder."
+# By whichever thread needs a vision tower first.
 _LOADING = threading.Lock()
 
 
@@ -223,12 +223,24 @@ class _ForTexts(ProTA):
         if name == "video_encoder" and name not in self._modules:
             with _LOADING:
                 if name not in self._modules:
-                    self.video_encoder = self._whole().to(self.logit_scale.device).video_encoder
+                    self.video_encoder = self._load_video().to(self.logit_scale.device)
         return super().__getattr__(name)
 
-    def _whole(self) -> ProTA:
+    def _check(self) -> None:
         if _files(self.config, self._folder) != self._files:
             raise ModelFolderError(f"{self._folder} has changed since it was opened: open it again")
+
+    def _load_video(self) -> VideoEncoder:
+        self._check()
+        encoder = video_encoder(self.config.encoder, self.record)
+        if encoder is not None:
+            weights = read_weights(self._folder / WEIGHTS_FILE, lambda name: name.startswith(_VIDEO))
+            if _assigned(encoder, {name.removeprefix(_VIDEO): tensor for name, tensor in weights.items()}):
+                return encoder.eval()
+        return self._whole().video_encoder
+
+    def _whole(self) -> ProTA:
+        self._check()
         model = ProTA.from_pretrained(self._folder)
         model.relevance = self.relevance
         return model
@@ -247,6 +259,15 @@ class _ForTexts(ProTA):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copies, also in other processes, are whole."""
         return _itself, (self._whole().to(self.logit_scale.device),)
+
+
+def _assigned(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    """Whether these are a module's weights, which it then has: all of them, and no others."""
+    own = {name: tensor.shape for name, tensor in nn.Module.state_dict(module).items()}
+    if own != {name: tensor.shape for name, tensor in weights.items()}:
+        return False
+    nn.Module.load_state_dict(module, weights, assign=True)
+    return True
 
 
 def _itself(model: ProTA) -> ProTA:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -40,16 +40,13 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind =
     save_file(_stored(weights, kind), path, metadata={"format": "pt"})
 
 
-def read_weights(path: Path, without: tuple[str, ...] = ()) -> dict[str, Tensor]:
-    """The weights of a file of any kind, matrices of int8 multiplied out again.
-
-    ``without``: beginnings of names that are not read.
-    """
+def read_weights(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
+    """The weights of a file of any kind, matrices of int8 multiplied out again; ``wanted``: whether a name is read."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118 (no dict)
+            names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118 (no dict)
             stored = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None

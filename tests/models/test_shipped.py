@@ -12,7 +12,7 @@ import torch
 
 from prota import ModelFolderError, ProTA
 from prota.config.experiment import Experiment
-from prota.encoders.text_only import BertText
+from prota.encoders.plain import BertText
 from prota.library.library import Library
 from prota.model.folder import model_folder
 from prota.model.relevance import Relevance

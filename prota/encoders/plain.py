@@ -1,60 +1,19 @@
-"""The text encoder of a saved model in plain torch and `tokenizers`: importing transformers takes seconds.
+"""Towers in plain torch, for models that are loaded to be asked: importing transformers takes seconds.
 
-The towers have the modules of those of transformers, so that the same weights fit, and compute in evaluation mode what
-those do, to the last bit.
+Their weights have the hub's names. In evaluation mode they compute what those of transformers do, to the last bit.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.config.model import EncoderConfig
-from prota.encoders.text import (
-    TOKENIZING,
-    HashTokenizer,
-    TextBatch,
-    TextEncoder,
-    TextTower,
-    ids_of_context,
-    words_of_tokens,
-)
-
-__all__ = ["BertText", "ClipText", "FileTokenizer", "text_encoder"]
-
-# Classes of transformers that do to a text what tokenizer.json says. CLIP's also changes what is decoded.
-_CLIP_TOKENIZERS = ("CLIPTokenizer", "CLIPTokenizerFast")
-_TOKENIZERS = ("BertTokenizer", "BertTokenizerFast", "TokenizersBackend", "PreTrainedTokenizerFast", *_CLIP_TOKENIZERS)
-
-
-def text_encoder(config: EncoderConfig, record: Mapping[str, Any], folder: Path) -> TextEncoder | None:
-    """The text encoder of a saved model, without weights: those of its tower are on the device ``meta``.
-
-    None for a tower or tokenizer of another kind, which `rebuild_towers` may know.
-    """
-    pair = config.kind == "pair"
-    try:
-        settings = record["text"] if pair else record["clip"]["text_config"]
-        with torch.device("meta"):
-            model = BertText(settings) if pair else ClipText(settings)
-            projection = nn.Linear(settings["hidden_size"], config.width, bias=pair)
-        rows = settings["vocab_size"]
-        tokenizer = HashTokenizer(rows) if config.kind == "toy" else FileTokenizer(folder)
-        function_words = record["function_words"] if config.text_tokens == "content" else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if config.text_length > settings["max_position_embeddings"] or not 0.9 * rows <= tokenizer.size <= rows:
-        return None
-    return TextEncoder(TextTower(model, projection, config.word_share), tokenizer, config.text_length, function_words)
+__all__ = ["BertText", "ClipText", "ClipVision", "Dinov2"]
 
 
 class BertText(nn.Module):
@@ -125,7 +84,7 @@ class ClipText(nn.Module):
             token_embedding=_embedding(settings["vocab_size"], width),
             position_embedding=_embedding(settings["max_position_embeddings"], width),
         )
-        layers = (_ClipLayer(settings) for _ in range(settings["num_hidden_layers"]))
+        layers = (_ClipLayer(settings, causal=True) for _ in range(settings["num_hidden_layers"]))
         self.encoder = _group(layers=nn.ModuleList(layers))
         self.final_layer_norm = nn.LayerNorm(width, settings["layer_norm_eps"])
 
@@ -148,23 +107,121 @@ class ClipText(nn.Module):
 
 
 class _ClipLayer(nn.Module):
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], causal: bool = False) -> None:
         super().__init__()
         width, inner, eps = settings["hidden_size"], settings["intermediate_size"], settings["layer_norm_eps"]
         self.heads, self.activation = settings["num_attention_heads"], _activation(settings["hidden_act"])
+        self.causal = causal
         names = ("q_proj", "k_proj", "v_proj", "out_proj")
         self.self_attn = _group(**{name: nn.Linear(width, width) for name in names})
         self.layer_norm1, self.layer_norm2 = nn.LayerNorm(width, eps), nn.LayerNorm(width, eps)
         self.mlp = _group(fc1=nn.Linear(width, inner), fc2=nn.Linear(inner, width))
 
-    def forward(self, values: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, values: Tensor, mask: Tensor | None = None) -> Tensor:
         one: Any = self.self_attn
         mlp: Any = self.mlp
         normal = self.layer_norm1(values)
         projected = [one.q_proj(normal), one.k_proj(normal), one.v_proj(normal)]
-        mixed = _attend(projected, self.heads, mask, causal=True)
+        mixed = _attend(projected, self.heads, mask, causal=self.causal)
         values = values + one.out_proj(mixed)
         result: Tensor = values + mlp.fc2(self.activation(mlp.fc1(self.layer_norm2(values))))
+        return result
+
+
+class ClipVision(nn.Module):
+    """CLIP's vision transformer, for pictures of its own size."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """``settings``: of transformers' CLIPVisionConfig; KeyError or ValueError if this is another model."""
+        super().__init__()
+        width, size, patch = settings["hidden_size"], settings["image_size"], settings["patch_size"]
+        self.config = SimpleNamespace(image_size=size)
+        self.embeddings = _group(
+            patch_embedding=nn.Conv2d(settings["num_channels"], width, patch, stride=patch, bias=False),
+            position_embedding=_embedding((size // patch) ** 2 + 1, width),
+        )
+        self.embeddings.class_embedding = nn.Parameter(torch.empty(width))
+        self.pre_layrnorm = nn.LayerNorm(width, settings["layer_norm_eps"])
+        layers = (_ClipLayer(settings) for _ in range(settings["num_hidden_layers"]))
+        self.encoder = _group(layers=nn.ModuleList(layers))
+        self.post_layernorm = nn.LayerNorm(width, settings["layer_norm_eps"])
+
+    def forward(self, pixel_values: Tensor) -> SimpleNamespace:
+        """[F, 3, H, W] → an object with ``pooler_output`` [F, C]."""
+        parts: Any = self.embeddings
+        patches = parts.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
+        values = torch.cat([parts.class_embedding.expand(len(patches), 1, -1), patches], dim=1)
+        values = self.pre_layrnorm(values + parts.position_embedding.weight)
+        for layer in self.encoder.get_submodule("layers").children():
+            values = layer(values)
+        return SimpleNamespace(pooler_output=self.post_layernorm(values[:, 0, :]))
+
+
+class Dinov2(nn.Module):
+    """DINOv2, for pictures of any size that its patches divide."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """``settings``: of transformers' Dinov2Config; KeyError or ValueError if this is another model."""
+        super().__init__()
+        fixed = {"model_type": "dinov2", "use_swiglu_ffn": False, "use_mask_token": True, "qkv_bias": True}
+        if any(settings.get(name, value) != value for name, value in fixed.items()):
+            raise ValueError("not DINOv2")
+        width, size, patch = settings["hidden_size"], settings["image_size"], settings["patch_size"]
+        self.config, self.patch = SimpleNamespace(image_size=size), patch
+        projection = nn.Conv2d(settings["num_channels"], width, patch, stride=patch)
+        self.embeddings = _group(patch_embeddings=_group(projection=projection))
+        self.embeddings.cls_token = nn.Parameter(torch.empty(1, 1, width))
+        self.embeddings.mask_token = nn.Parameter(torch.empty(1, width))
+        self.embeddings.position_embeddings = nn.Parameter(torch.empty(1, (size // patch) ** 2 + 1, width))
+        layers = (_Dinov2Layer(settings) for _ in range(settings["num_hidden_layers"]))
+        self.encoder = _group(layer=nn.ModuleList(layers))
+        self.layernorm = nn.LayerNorm(width, settings["layer_norm_eps"])
+
+    def forward(self, pixel_values: Tensor) -> SimpleNamespace:
+        """[F, 3, H, W] → an object with ``last_hidden_state`` [F, T, C] and ``pooler_output`` [F, C]."""
+        parts: Any = self.embeddings
+        patches = parts.patch_embeddings.projection(pixel_values).flatten(2).transpose(1, 2)
+        values = torch.cat([parts.cls_token.expand(len(patches), -1, -1), patches], dim=1)
+        height, width = pixel_values.shape[-2:]
+        values = values + self._positions(height // self.patch, width // self.patch)
+        for layer in self.encoder.get_submodule("layer").children():
+            values = layer(values)
+        values = self.layernorm(values)
+        return SimpleNamespace(last_hidden_state=values, pooler_output=values[:, 0, :])
+
+    def _positions(self, height: int, width: int) -> Tensor:
+        """Those of so many patches."""
+        learned: Tensor = self.embeddings.get_parameter("position_embeddings")
+        side = int((learned.shape[1] - 1) ** 0.5)
+        if (height, width) == (side, side):
+            return learned
+        grid = learned[:, 1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+        resized = F.interpolate(grid.float(), size=(height, width), mode="bicubic", align_corners=False)
+        patches = resized.to(learned.dtype).permute(0, 2, 3, 1).view(1, height * width, -1)
+        return torch.cat([learned[:, :1], patches], dim=1)
+
+
+class _Dinov2Layer(nn.Module):
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        width, inner = settings["hidden_size"], int(settings["hidden_size"] * settings["mlp_ratio"])
+        self.heads, self.activation = settings["num_attention_heads"], _activation(settings["hidden_act"])
+        self.norm1, self.norm2 = (nn.LayerNorm(width, settings["layer_norm_eps"]) for _ in range(2))
+        inputs = {name: nn.Linear(width, width) for name in ("query", "key", "value")}
+        self.attention = _group(attention=_group(**inputs), output=_group(dense=nn.Linear(width, width)))
+        self.mlp = _group(fc1=nn.Linear(width, inner), fc2=nn.Linear(inner, width))
+        self.layer_scale1, self.layer_scale2 = nn.Module(), nn.Module()
+        for scale in (self.layer_scale1, self.layer_scale2):
+            scale.lambda1 = nn.Parameter(torch.empty(width))
+
+    def forward(self, values: Tensor) -> Tensor:
+        one: Any = self.attention
+        mlp: Any = self.mlp
+        normal, inputs = self.norm1(values), one.attention
+        mixed = _attend([inputs.query(normal), inputs.key(normal), inputs.value(normal)], self.heads, None)
+        values = one.output.dense(mixed) * self.layer_scale1.lambda1 + values
+        inner = mlp.fc2(self.activation(mlp.fc1(self.norm2(values))))
+        result: Tensor = inner * self.layer_scale2.lambda1 + values
         return result
 
 
@@ -198,82 +255,3 @@ def _attend(projected: Sequence[Tensor], heads: int, mask: Tensor | None, *, cau
     scale, causal = (width // heads) ** -0.5, causal and mask is None
     mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, scale=scale)
     return mixed.transpose(1, 2).flatten(-2)
-
-
-class FileTokenizer:
-    """The tokenizer in a model's folder, read by `tokenizers`."""
-
-    def __init__(self, folder: Path) -> None:
-        """ValueError, KeyError or OSError if the files of the folder are not enough to do what transformers does."""
-        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-        kind = settings["tokenizer_class"]
-        if (kind, settings.get("truncation_side", "right"), settings.get("split_special_tokens", False)) not in [
-            (known, "right", False) for known in _TOKENIZERS
-        ]:
-            raise ValueError(f"a tokenizer of the class {kind}")
-        self.folder = folder
-        try:
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:
-            # Of no type of its own.
-            raise ValueError(f"no tokenizer.json: {error}") from None
-        self.tokenizer.no_padding()
-        self._suffix = self.tokenizer.model.end_of_word_suffix if kind in _CLIP_TOKENIZERS else ""
-        self._padding = self._id(settings["pad_token"])
-        self._unknown = self._id(settings["unk_token"])
-        names = [value for name, value in settings.items() if name.endswith("_token")]
-        extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
-        names += extra.values() if isinstance(extra, dict) else extra
-        self._special = {self._id(name) for name in names if name is not None}
-
-    def _id(self, token: str | Mapping[str, Any]) -> int:
-        """Of a special token, which some files describe with its properties."""
-        found = self.tokenizer.token_to_id(token if isinstance(token, str) else token["content"])
-        if found is None:
-            raise ValueError(f"no id for {token}")
-        return int(found)
-
-    def _encode(self, texts: Sequence[str], length: int | None, marks: bool = True) -> list[Any]:
-        """``marks``: with special tokens at the ends."""
-        with TOKENIZING:
-            if length is None:
-                self.tokenizer.no_truncation()
-            else:
-                self.tokenizer.enable_truncation(length)
-            encoded: list[Any] = self.tokenizer.encode_batch(list(texts), add_special_tokens=marks)
-        return encoded
-
-    @property
-    def size(self) -> int:
-        return int(self.tokenizer.get_vocab_size())
-
-    def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
-        rows = [encoded.ids for encoded in self._encode(texts, length)]
-        longest = max(map(len, rows))
-        ids = torch.tensor([row + [self._padding] * (longest - len(row)) for row in rows])
-        mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in rows])
-        return TextBatch(ids, mask)
-
-    def pieces(self, text: str, length: int) -> list[str]:
-        (encoded,) = self._encode([text], length)
-        pieces = [self.tokenizer.decode([token], skip_special_tokens=False) for token in encoded.ids]
-        return [(piece.replace(self._suffix, " ") if self._suffix else piece).strip() for piece in pieces]
-
-    def words(self, text: str, length: int) -> list[tuple[str, list[int]]]:
-        """See `Tokenizer`."""
-        (encoded,) = self._encode([text], length)
-        return words_of_tokens(text, encoded.word_ids, encoded.word_to_chars)
-
-    def context_ids(self, words: Collection[str]) -> set[int]:
-        """See `Tokenizer`."""
-
-        def tokenize(spelling: str) -> list[int]:
-            ids: list[int] = self._encode([spelling], None, marks=False)[0].ids
-            return ids
-
-        vocabulary = self.tokenizer.get_vocab()
-        return ids_of_context(words, tokenize, vocabulary=vocabulary, special=self._special, unknown=self._unknown)
-
-    def save(self, folder: Path) -> None:
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(self.folder / name, folder / name)

@@ -1,4 +1,4 @@
-"""Text encoders without transformers: the same numbers as with it."""
+"""Saved encoders without transformers: the same bits as with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tokenizers import AddedToken
 from transformers import BertTokenizer, CLIPTokenizer, PreTrainedTokenizerBase
 
 from prota import Config, ProTA
+from prota.encoders.plain import BertText, ClipText, ClipVision, Dinov2
+from prota.encoders.saved import FileTokenizer, text_encoder, video_encoder
 from prota.encoders.text import FUNCTION_WORDS, PretrainedTokenizer, Tokenizer
-from prota.encoders.text_only import BertText, ClipText, FileTokenizer, text_encoder
 from prota.model.folder import WeightsKind
 from tests.conftest import imported
 from tests.tiny_models import clip_config, pair_config
@@ -50,6 +51,34 @@ def test_every_bit_is_that_of_transformers(config: Config, weights: WeightsKind,
     same(ours.use_int8(), theirs.use_int8(), TEXTS)
 
 
+@pytest.mark.parametrize("weights", ["float32", "float16", "int8"])
+def test_every_bit_of_a_video_is_that_of_transformers(config: Config, weights: WeightsKind, tmp_path: Path) -> None:
+    ours, theirs = saved(config, tmp_path, weights)
+    size = config.encoder.image_size
+    frames, mask = torch.randint(0, 256, (3, 4, 3, size, size), dtype=torch.uint8), torch.ones(3, 4, dtype=torch.bool)
+    mask[1, 2:] = False
+    for _ in range(2):
+        with torch.inference_mode():
+            one, other = ours.encode_video(frames, mask), theirs.encode_video(frames, mask)
+        assert isinstance(ours.video_encoder.tower.model, ClipVision | Dinov2)
+        assert not isinstance(theirs.video_encoder.tower.model, ClipVision | Dinov2)
+        assert torch.equal(one.direction, other.direction)
+        assert torch.equal(one.weight, other.weight)
+        ours.use_int8(), theirs.use_int8()
+
+
+def test_pictures_of_the_size_of_the_towers_own_and_of_others(
+    dinov2_folder: Path, bert_folder: Path, tmp_path: Path
+) -> None:
+    """Learned positions are used as they are, or resized."""
+    for size in (28, 56, 70):
+        config = pair_config(dinov2_folder, bert_folder, f"encoder.image_size={size}", "encoder.frame_feature=cls+mean")
+        ours, theirs = saved(config, tmp_path / str(size))
+        frames = torch.randint(0, 256, (1, 2, 3, size, size), dtype=torch.uint8)
+        with torch.inference_mode():
+            assert torch.equal(ours.encode_video(frames).direction, theirs.encode_video(frames).direction)
+
+
 def test_words_are_scored_as_configured(config: Config, tmp_path: Path) -> None:
     share = {} if config.encoder.kind == "clip" else {"word_share": 0.3}
     settings = config.encoder.replace(text_tokens="content", **share)
@@ -66,6 +95,21 @@ def test_another_kind_of_tower_is_left_to_transformers(
     ours, theirs = saved(pair_config(dinov2_folder, siglip_folder), tmp_path)
     assert not isinstance(ours.text_encoder.tower.model, BertText | ClipText)
     same(ours, theirs, TEXTS)
+
+
+@pytest.mark.parametrize(
+    "change", [{"use_swiglu_ffn": True}, {"model_type": "vit"}, {"hidden_act": "silu"}, {"hidden_size": None}]
+)
+def test_other_settings_of_vision_are_left_to_transformers(
+    change: dict[str, object], dinov2_folder: Path, bert_folder: Path
+) -> None:
+    config = pair_config(dinov2_folder, bert_folder)
+    record = ProTA.from_config(config).record
+    assert video_encoder(config.encoder, record) is not None
+    assert video_encoder(config.encoder, record | {"vision": record["vision"] | change}) is None
+    assert video_encoder(config.encoder.replace(frame_layers=2), record) is None
+    # Of models that were saved before the number was recorded.
+    assert video_encoder(config.encoder, {name: record[name] for name in ("vision", "text", "image")}) is None
 
 
 @pytest.mark.parametrize(

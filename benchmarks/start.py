@@ -77,6 +77,7 @@ def main() -> None:
             "prota --version": (run, [*prota, "--version"]),
             "prota search WORDS": (run, [*prota, "search", "a cat", "--all", *there]),
             "prota search --like CLIP": (run, [*prota, "search", "--like", given.clip, *there]),
+            "prota index, nothing new": (run, [*prota, "index", given.clip, *there]),
             "prota match": (run, [*prota, "match", given.clip, str(captions), "--device", "cpu"]),
             "prota serve, ready": (serve, [*prota, "serve", "--port", "0", *there]),
         }

@@ -30,7 +30,7 @@ def match(
     from prota.model.prota import ProTA
     from prota.runtime import start_world
 
-    loaded = ProTA.from_pretrained(model).to(start_world(device).device)
+    loaded = ProTA.for_texts(model).to(start_world(device).device)
     for found in match_captions(loaded, clip, lines)[:k]:
         if as_json:
             print_json(asdict(found))

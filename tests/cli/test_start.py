@@ -10,7 +10,6 @@ import pytest
 from prota.library.library import Library
 from prota.model.prota import ProTA
 from prota.samples.copying import CLIPS
-from tests.library.worlds import toy_model, write_clips
 from tests.processes import python
 
 pytestmark = pytest.mark.process
@@ -75,14 +74,15 @@ def test_a_wrong_path_is_told_before_torch_is_loaded(arguments: tuple[str, ...],
     assert "nowhere" in errors[0]
 
 
-def test_a_clip_as_a_query_loads_the_rest(tmp_path: Path) -> None:
-    toy_model().save_pretrained(tmp_path / "model")
-    write_clips(tmp_path / "videos", "red-left", "blue-top")
-    Library.open(tmp_path / "library", tmp_path / "model").index(tmp_path / "videos")
-    clip = tmp_path / "videos" / "red-left.mp4"
-    code, said, errors, modules = prota(
-        "search", "--like", clip, "-l", tmp_path / "library", "--device", "cpu", "--json"
-    )
-    assert (code, errors) == (0, [])
-    assert "transformers" not in modules
-    assert [Path(hit["path"]).stem for hit in json.loads(said)["moments"]] == ["blue-top"]
+def test_videos_need_no_transformers_either(tmp_path: Path) -> None:
+    library, clip, captions = tmp_path / "library", CLIPS / "cat.mp4", tmp_path / "captions.txt"
+    captions.write_text("a cat\n", encoding="utf-8")
+    for arguments in (
+        ("index", clip, CLIPS / "coffee.mp4", "-l", library),
+        ("search", "--like", clip, "-l", library, "--json"),
+        ("match", clip, captions, "--json"),
+    ):
+        code, said, _, modules = prota(*arguments, "--device", "cpu")
+        assert code == 0
+        assert modules & {"torch", "transformers", "torch._dynamo"} == {"torch"}
+    assert json.loads(said)["caption"] == "a cat"

@@ -20,9 +20,10 @@ class BertText(nn.Module):
     """BERT, without its pooler."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """``settings``: of transformers' BertConfig; KeyError or ValueError if this is another model."""
+        """``settings``: of transformers' BertConfig; some exception if this is another model."""
         super().__init__()
         fixed = {"model_type": "bert", "is_decoder": False, "add_cross_attention": False, "chunk_size_feed_forward": 0}
+        fixed |= {"position_embedding_type": "absolute"}
         if any(settings.get(name, value) != value for name, value in fixed.items()):
             raise ValueError("not BERT's encoder")
         width, eps = settings["hidden_size"], settings["layer_norm_eps"]
@@ -77,7 +78,7 @@ class ClipText(nn.Module):
     """CLIP's text transformer."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """``settings``: of transformers' CLIPTextConfig; KeyError or ValueError if this is another model."""
+        """``settings``: of transformers' CLIPTextConfig; some exception if this is another model."""
         super().__init__()
         width = settings["hidden_size"]
         self.embeddings = _group(
@@ -132,7 +133,7 @@ class ClipVision(nn.Module):
     """CLIP's vision transformer, for pictures of its own size."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """``settings``: of transformers' CLIPVisionConfig; KeyError or ValueError if this is another model."""
+        """``settings``: of transformers' CLIPVisionConfig; some exception if this is another model."""
         super().__init__()
         width, size, patch = settings["hidden_size"], settings["image_size"], settings["patch_size"]
         self.config = SimpleNamespace(image_size=size)
@@ -161,7 +162,7 @@ class Dinov2(nn.Module):
     """DINOv2, for pictures of any size that its patches divide."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """``settings``: of transformers' Dinov2Config; KeyError or ValueError if this is another model."""
+        """``settings``: of transformers' Dinov2Config; some exception if this is another model."""
         super().__init__()
         fixed = {"model_type": "dinov2", "use_swiglu_ffn": False, "use_mask_token": True, "qkv_bias": True}
         if any(settings.get(name, value) != value for name, value in fixed.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -17,6 +18,9 @@ def start() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except SystemExit as end:
+        if "triton" not in sys.modules:
+            # At its end Python looks for garbage among a million objects. Triton would report what is not looked at.
+            gc.freeze()
         # One of several processes: threads of torch's connection may outlive it, and C++ aborts a process that ends
         # before its threads, which torchrun would report as a failure.
         if end.code or int(os.environ.get("WORLD_SIZE", "1")) == 1:

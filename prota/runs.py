@@ -19,13 +19,23 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from prota.config.experiment import Experiment
 from prota.config.model import Config
 from prota.errors import ProtaError, one_line
-from prota.model.folder import ModelFolderError, model_folder, saved_config
+from prota.model.folder import model_folder, saved_config
 from prota.models import shipped
 
 if TYPE_CHECKING:
     from prota.model.prota import ProTA
 
-__all__ = ["REPAIR", "STATE_FILE", "Run", "RunError", "TrainingState", "config_of", "find_checkpoint", "load"]
+__all__ = [
+    "REPAIR",
+    "STATE_FILE",
+    "Run",
+    "RunError",
+    "TrainingState",
+    "best_checkpoint",
+    "config_of",
+    "find_checkpoint",
+    "load",
+]
 
 REPAIR = "restore it, or start another run"
 STATE_FILE = "state.json"
@@ -153,6 +163,11 @@ def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
     raise RunError(f"{path} has no checkpoint yet: train on with the same command")
 
 
+def best_checkpoint(source: str | Path) -> str | Path:
+    """Of a run the model folder that `find_checkpoint` chooses; any other source as it is."""
+    return find_checkpoint(Path(source))[0] if Run(source).is_run else source
+
+
 def config_of(source: str) -> Config:
     """The settings of a saved model or run."""
     return saved_config(find_checkpoint(Path(source))[0])
@@ -180,9 +195,4 @@ def load(source: str | Path = shipped.DEFAULT, *, device: str = "auto", revision
     from prota.model.prota import ProTA
     from prota.runtime import choose_device
 
-    folder = source
-    if Run(source).is_run:
-        if revision is not None:
-            raise ModelFolderError(f"revision={revision!r} needs a hub id, got the run {source}")
-        folder = find_checkpoint(Path(source))[0]
-    return ProTA.from_pretrained(folder, revision=revision).to(choose_device(device))
+    return ProTA.from_pretrained(best_checkpoint(source), revision=revision).to(choose_device(device))

@@ -31,10 +31,11 @@ def match(
     require_paths(clip, *([] if str(captions) == "-" else [captions]))
     require_model(model)
     lines = read_lines(captions)
+    from prota.library.library import load_model
     from prota.library.search.clips import match_captions
-    from prota.runs import load
 
-    for found in match_captions(load(model, device=device), clip, lines)[:k]:
+    loaded, _ = load_model(model, device)
+    for found in match_captions(loaded, clip, lines)[:k]:
         if as_json:
             print_json(asdict(found))
         else:

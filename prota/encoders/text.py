@@ -6,7 +6,7 @@ import re
 import threading
 import unicodedata
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from prota.types import Tokens, Word
 
 __all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
-__all__ += ["Tokenizer", "Word", "in_context"]
+__all__ += ["TOKENIZING", "Tokenizer", "Word", "ids_of_context", "in_context", "words_of_tokens"]
 
 # English words that hold a sentence together and name nothing that a frame could show. Directions (up, behind) and
 # numbers are not among them.
@@ -34,7 +34,7 @@ FUNCTION_WORDS = (
 
 
 # A call sets padding and length of the one tokenizer there is, and threads that serve share it.
-_TOKENIZING = threading.Lock()
+TOKENIZING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -101,46 +101,73 @@ class PretrainedTokenizer:
     def __call__(self, texts: Sequence[str], length: int) -> TextBatch:
         # Some models were trained without a mask, and their tokenizers give none unless told to.
         options = {"padding": True, "truncation": True, "return_attention_mask": True, "return_tensors": "pt"}
-        with _TOKENIZING:
+        with TOKENIZING:
             batch = self.tokenizer(list(texts), max_length=length, **options)
         return TextBatch(batch["input_ids"], batch["attention_mask"].bool())
 
     def pieces(self, text: str, length: int) -> list[str]:
-        with _TOKENIZING:
+        with TOKENIZING:
             ids = self.tokenizer(text, truncation=True, max_length=length)["input_ids"]
         return [self.tokenizer.decode([token]).strip() for token in ids]
 
     def words(self, text: str, length: int) -> list[tuple[str, list[int]]]:
         """See `Tokenizer`."""
-        with _TOKENIZING:
+        with TOKENIZING:
             encoded = self.tokenizer(text, truncation=True, max_length=length)
         if not self.tokenizer.is_fast:
             special = set(self.tokenizer.all_special_ids)
             named = zip(encoded["input_ids"], self.pieces(text, length), strict=True)
             return [(piece, [place]) for place, (token, piece) in enumerate(named) if token not in special]
-        found: dict[int, list[int]] = {}
-        for place, number in enumerate(encoded.word_ids()):
-            if number is not None:
-                found.setdefault(number, []).append(place)
-        spans = {number: encoded.word_to_chars(number) for number in found}
-        return [(text[spans[number].start : spans[number].end].strip(), places) for number, places in found.items()]
+        return words_of_tokens(text, encoded.word_ids(), encoded.word_to_chars)
 
     def context_ids(self, words: Collection[str]) -> set[int]:
         """See `Tokenizer`."""
-        ids = {token for token in self.tokenizer.all_special_ids if token != self.tokenizer.unk_token_id}
-        for word in words:
-            # At the beginning of a text and inside of it a word may have different ids.
-            for spelling in (word, word.capitalize(), f" {word}"):
-                tokens = self.tokenizer(spelling, add_special_tokens=False)["input_ids"]
-                ids |= set(tokens) if len(tokens) == 1 and tokens[0] != self.tokenizer.unk_token_id else set()
-        for piece, token in self.tokenizer.get_vocab().items():
-            bare = piece.removeprefix("##").removesuffix("</w>").strip("Ġ▁ ")
-            if bare and all(unicodedata.category(letter).startswith("P") for letter in bare):
-                ids.add(token)
-        return ids
+
+        def tokenize(spelling: str) -> list[int]:
+            ids: list[int] = self.tokenizer(spelling, add_special_tokens=False)["input_ids"]
+            return ids
+
+        special, unknown = set(self.tokenizer.all_special_ids), self.tokenizer.unk_token_id
+        return ids_of_context(words, tokenize, vocabulary=self.tokenizer.get_vocab(), special=special, unknown=unknown)
 
     def save(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(str(folder))
+
+
+def words_of_tokens(
+    text: str, numbers: Sequence[int | None], span: Callable[[int], tuple[int, int]]
+) -> list[tuple[str, list[int]]]:
+    """The words of a text and the places of their tokens.
+
+    ``numbers``: of each token, which word it belongs to, if any; ``span``: of a word, where it begins and ends.
+    """
+    found: dict[int, list[int]] = {}
+    for place, number in enumerate(numbers):
+        if number is not None:
+            found.setdefault(number, []).append(place)
+    return [(text[slice(*span(number))].strip(), places) for number, places in found.items()]
+
+
+def ids_of_context(
+    words: Collection[str],
+    tokenize: Callable[[str], Sequence[int]],
+    *,
+    vocabulary: Mapping[str, int],
+    special: Collection[int],
+    unknown: int | None,
+) -> set[int]:
+    """Ids of words that are one token, of punctuation and of special tokens; ``tokenize`` adds none of these."""
+    ids = {token for token in special if token != unknown}
+    for word in words:
+        # At the beginning of a text and inside of it a word may have different ids.
+        for spelling in (word, word.capitalize(), f" {word}"):
+            tokens = tokenize(spelling)
+            ids |= set(tokens) if len(tokens) == 1 and tokens[0] != unknown else set()
+    for piece, token in vocabulary.items():
+        bare = piece.removeprefix("##").removesuffix("</w>").strip("Ġ▁ ")
+        if bare and all(unicodedata.category(letter).startswith("P") for letter in bare):
+            ids.add(token)
+    return ids
 
 
 class HashTokenizer:

@@ -22,10 +22,17 @@ from prota.library.storage.writer import Writer
 from prota.library.tokens import stamp_of
 from prota.model.prota import ProTA
 from prota.models import shipped
-from prota.runs import load
+from prota.runs import best_checkpoint
 from prota.runtime import choose_device
 
-__all__ = ["Library", "model_name"]
+__all__ = ["Library", "load_model"]
+
+
+def load_model(source: str | Path, device: str = "auto") -> tuple[ProTA, str]:
+    """A model for text queries on a device, and the name by which a library remembers it."""
+    # Of a folder its whole path: the library is opened from other folders, too.
+    name = str(Path(source).absolute()) if Path(source).is_dir() else str(source)
+    return ProTA.for_texts(best_checkpoint(name)).to(choose_device(device)), name
 
 
 class Library:
@@ -70,8 +77,7 @@ class Library:
             self.name = own or "given in Python"
             self.model = model.to(choose_device(device)) if device != "auto" else model
         else:
-            self.name = model_name(model if model is not None else own or shipped.DEFAULT)
-            self.model = load(self.name, device=device)
+            self.model, self.name = load_model(model if model is not None else own or shipped.DEFAULT, device)
         self.model.eval()
 
     def __repr__(self) -> str:
@@ -148,7 +154,7 @@ class Library:
         missing = [str(path) for path in given if not path.exists()]
         if missing:
             raise LibraryError(f"{', '.join(missing)}: no such file or folder")
-        stamp = stamp_of(self.model, self.name)
+        stamp = stamp_of(self.model, self.name, None if self._snapshot is None else self._snapshot.stamp)
         there = self.location.exists("library.json")
         waiting = (wait, should_stop)
         opened = Writer.open(self.location, *waiting) if there else Writer.create(self.location, stamp, *waiting)
@@ -163,7 +169,7 @@ class Library:
         """The version at opening, or after the last `index`; commits of other processes need a new `Library`."""
         if self._view is None:
             snapshot = self._snapshot or Snapshot.open(self.location)
-            snapshot.check_model(stamp_of(self.model, self.name))
+            snapshot.check_model(stamp_of(self.model, self.name, snapshot.stamp))
             self._view = View(snapshot, self.model)
         return self._view
 
@@ -234,8 +240,3 @@ class Library:
             queries = self.view.encode(texts) if texts else []
         results = self.view.search(queries, k, where, exact=exact) if queries else []
         return results if like is None and not isinstance(query, str) else results[0]
-
-
-def model_name(source: str | Path) -> str:
-    """The name by which a library remembers a model: of a folder its whole path, as it is opened from anywhere."""
-    return str(Path(source).absolute()) if Path(source).is_dir() else str(source)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,21 +20,14 @@ from prota.types import PreparedTokens
 __all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]
 
 
-def stamp_of(model: ProTA, name: str) -> ModelStamp:
-    """The identity of a model: a hash of its settings and weights.
-
-    Settings at their defaults are left out, so that settings which a new version of prota adds change no stamp.
-    """
-    settings = model.config.model_dump(exclude_defaults=True)
-    if model.config.encoder.kind == "pair":
-        # A setting of earlier versions, which follows from the kind: fingerprints stay the same.
-        settings["encoder"]["temporal_init"] = "random"
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for key, value in sorted(model.state_dict().items()):
-        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+def stamp_of(model: ProTA, name: str, expected: ModelStamp | None = None) -> ModelStamp:
+    """What a library remembers of its model; the weights are hashed again where another is ``expected``."""
+    identity = model.identity()
+    if expected is not None and identity != expected.fingerprint:
+        identity = model.identity(saved=False)
     encoder = model.config.encoder
     spread = model.config.score.probabilistic
-    return ModelStamp(name, digest.hexdigest(), encoder.width, encoder.frames, spread)
+    return ModelStamp(name, identity, encoder.width, encoder.frames, spread)
 
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:

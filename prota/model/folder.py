@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from prota.config.base import ConfigError, without_removed
 from prota.config.model import Config
 from prota.errors import ProtaError, one_line
-from prota.model.weights import KINDS, WeightsKind
 from prota.models import shipped
 
-__all__ = [
-    "CONFIG_FILE",
-    "FORMAT",
-    "VERSIONS",
-    "ModelFolderError",
-    "model_folder",
-    "read_record",
-    "saved_config",
-    "upload",
-]
+__all__ = ["CONFIG_FILE", "FORMAT", "KINDS", "VERSIONS", "ModelFolderError", "WeightsKind", "model_folder"]
+__all__ += ["read_record", "saved_config", "upload"]
 
+WeightsKind = Literal["float32", "float16", "int8"]
+KINDS: tuple[str, ...] = get_args(WeightsKind)
 FORMAT = "prota"
 # The first version whose reader knows such weights: what is older reads the others still.
 VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +18,9 @@ from torch import Tensor, nn
 from prota.config.model import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
 from prota.encoders.int8 import use_int8
-from prota.encoders.text import TextBatch
+from prota.encoders.saved import text_encoder, video_encoder
+from prota.encoders.text import TextBatch, TextEncoder
+from prota.encoders.video import VideoEncoder
 from prota.encoders.weight_names import names_in_files, names_in_memory
 from prota.errors import UsageError, one_line
 from prota.kernels.dispatch import Backend
@@ -24,13 +29,14 @@ from prota.model.folder import (
     FORMAT,
     VERSIONS,
     ModelFolderError,
+    WeightsKind,
     model_folder,
     read_record,
     saved_config,
     upload,
 )
 from prota.model.relevance import RELEVANCE_FILE, Relevance
-from prota.model.weights import WEIGHTS_FILE, WeightsError, WeightsKind, read_weights, write_weights
+from prota.model.weights import WEIGHTS_FILE, WeightsError, fingerprint, read_weights, write_weights
 from prota.scoring.score import ScoreHead
 from prota.types import Explanation, PreparedTokens
 
@@ -159,6 +165,14 @@ class ProTA(nn.Module):
                 use_int8(part)
         return self
 
+    def identity(self, saved: bool = True) -> str:
+        """What tells this model from others: a hash of its settings and of every weight.
+
+        ``saved``: of a model that is loaded for texts, what was saved with it will do. Weights have other names in some
+        versions of transformers, and with them another hash.
+        """
+        return _identity(self.config, self.state_dict())
+
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
         """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
 
@@ -185,10 +199,13 @@ class ProTA(nn.Module):
             # The tokenizer goes first: some write a config.json of their own, which ours then replaces.
             self.text_encoder.tokenizer.save(staging)
             write_weights(staging / WEIGHTS_FILE, names_in_files(self, self.state_dict()), weights)
+            # Of the weights as they will be read: rounded.
+            identity = _identity(self.config, names_in_memory(self, read_weights(staging / WEIGHTS_FILE)))
             record = {
                 "format": FORMAT,
                 "version": VERSIONS[weights],
                 "weights": weights,
+                "identity": {"model": identity, "files": _files(self.config, staging)},
                 "config": self.config.model_dump(),
                 "towers": self.record,
             }
@@ -264,6 +281,29 @@ class ProTA(nn.Module):
         return model.eval()
 
     @classmethod
+    def for_texts(cls, source: str | Path) -> ProTA:
+        """Like `from_pretrained`, but only what texts need is loaded: the vision tower follows with the first video.
+
+        Its weights are not to be changed. The same numbers come out, in a fraction of the time, because transformers is
+        not imported; towers that `prota.encoders.saved` does not know are loaded with it.
+        """
+        folder = model_folder(source)
+        record, config = read_record(folder), saved_config(folder)
+        encoder = text_encoder(config.encoder, record.get("towers", {}), folder)
+        if encoder is None:
+            return cls.from_pretrained(source)
+        try:
+            model = _ForTexts(config, encoder, folder, record)
+            weights = read_weights(folder / WEIGHTS_FILE, lambda name: not name.startswith(_VIDEO))
+            if not _assigned(model, weights):
+                # Under other names perhaps; if not, the error says what is wrong.
+                return cls.from_pretrained(source)
+            model.relevance = Relevance.load(folder)
+        except WeightsError as error:
+            raise ModelFolderError(str(error)) from None
+        return model.eval()
+
+    @classmethod
     def from_start(cls, source: str | Path, config: Config, towers_only: bool = False) -> ProTA:
         """A model to train that starts from a saved one, with settings of its own for all that leaves weights alone.
 
@@ -286,6 +326,100 @@ class ProTA(nn.Module):
             # Copied from the text tower before that had its weights.
             temporal.start_from_clip(model.text_encoder.tower.model)
         return model
+
+
+_VIDEO = "video_encoder."
+# By whichever thread needs a vision tower first.
+_LOADING = threading.Lock()
+
+
+class _ForTexts(ProTA):
+    """A saved model of which only the text encoder, the head and the temperature are loaded until more is needed."""
+
+    def __init__(self, config: Config, encoder: TextEncoder, folder: Path, record: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        self.config, self.record, self.relevance = config, record["towers"], None
+        self.text_encoder = encoder
+        self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
+        self.logit_scale = nn.Parameter(torch.zeros(()))
+        self._folder, self._files = folder, _files(config, folder)
+        saved = record.get("identity")
+        self._identity = saved["model"] if isinstance(saved, dict) and saved.get("files") == self._files else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "video_encoder" and name not in self._modules:
+            with _LOADING:
+                if name not in self._modules:
+                    self.video_encoder = self._load_video().to(self.logit_scale.device)
+        return super().__getattr__(name)
+
+    def _check(self) -> None:
+        if _files(self.config, self._folder) != self._files:
+            raise ModelFolderError(f"{self._folder} has changed since it was opened: open it again")
+
+    def _load_video(self) -> VideoEncoder:
+        self._check()
+        encoder = video_encoder(self.config.encoder, self.record)
+        if encoder is not None:
+            weights = read_weights(self._folder / WEIGHTS_FILE, lambda name: name.startswith(_VIDEO))
+            if _assigned(encoder, {name.removeprefix(_VIDEO): tensor for name, tensor in weights.items()}):
+                return encoder.eval()
+        return self._whole().video_encoder
+
+    def _whole(self) -> ProTA:
+        self._check()
+        model = ProTA.from_pretrained(self._folder)
+        model.relevance = self.relevance
+        return model
+
+    def identity(self, saved: bool = True) -> str:
+        if self._identity is None or not saved:
+            self._identity = self._whole().identity()
+        return self._identity
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return self._whole().state_dict(*args, **options)
+
+    def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
+        self._whole().save_pretrained(folder, weights)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies, also in other processes, are whole."""
+        return _itself, (self._whole().to(self.logit_scale.device),)
+
+
+def _assigned(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    """Whether these are a module's weights, which it then has: all of them, and no others."""
+    own = {name: tensor.shape for name, tensor in nn.Module.state_dict(module).items()}
+    if own != {name: tensor.shape for name, tensor in weights.items()}:
+        return False
+    nn.Module.load_state_dict(module, weights, assign=True)
+    return True
+
+
+def _itself(model: ProTA) -> ProTA:
+    return model
+
+
+def _settings(config: Config) -> bytes:
+    """Those that are not at their defaults, so that a model stays the same where a new version of prota has more."""
+    settings = config.model_dump(exclude_defaults=True)
+    if config.encoder.kind == "pair":
+        # A setting of earlier versions that follows from the kind: identities stay the same.
+        settings["encoder"]["temporal_init"] = "random"
+    return json.dumps(settings, sort_keys=True).encode()
+
+
+def _identity(config: Config, weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(_settings(config))
+    for key, value in sorted(weights.items()):
+        digest.update(key.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _files(config: Config, folder: Path) -> str:
+    """A hash of what a saved model's identity follows from: cheaper, because the file of the weights may be small."""
+    return hashlib.sha256(_settings(config) + fingerprint(folder).encode()).hexdigest()
 
 
 def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
@@ -321,4 +455,4 @@ def _load_weights(model: ProTA, path: Path, parts: tuple[str, ...] = ("",)) -> N
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise ModelFolderError(f"{path} does not fit its {CONFIG_FILE}: {wrong[0]}{more}; save the model again")
-    model.load_state_dict(weights, strict=False)
+    model.load_state_dict(weights, strict=False, assign=True)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from prota.encoders.int8 import round_rows
 from prota.errors import ProtaError, one_line
+from prota.model.folder import KINDS, WeightsKind
 
 __all__ = ["KINDS", "WEIGHTS_FILE", "WeightsError", "WeightsKind", "fingerprint", "read_weights"]
 __all__ += ["rounding_error", "write_weights"]
 
-WeightsKind = Literal["float32", "float16", "int8"]
-KINDS: tuple[str, ...] = get_args(WeightsKind)
 WEIGHTS_FILE = "model.safetensors"
 _SCALE = ":scale"
 
@@ -42,13 +40,14 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind =
     save_file(_stored(weights, kind), path, metadata={"format": "pt"})
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a file of any kind, matrices of int8 multiplied out again."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def read_weights(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Tensor]:
+    """The weights of a file of any kind, matrices of int8 multiplied out again; ``wanted``: whether a name is read."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        stored = load_file(path)
+        with safe_open(path, "pt") as file:
+            names = [name for name in file.keys() if wanted(name)]  # noqa: SIM118 (no dict)
+            stored = {name: file.get_tensor(name) for name in names}
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
@@ -62,9 +61,11 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             scale = stored.get(name + _SCALE)
             _check_scale(path, name, tensor, scale)
             assert scale is not None
-            weights[name] = (_rows(tensor).float() * scale[:, None]).view(tensor.shape)
-        elif tensor.is_floating_point():
-            weights[name] = tensor.float()
+            weights[name] = _rows(tensor).float().mul_(scale[:, None]).view(tensor.shape)
+        else:
+            # Copied out of the mapped file: that may be overwritten, and where tensors do not begin at a multiple of 64
+            # bytes, products may differ in the last bit.
+            weights[name] = tensor.to(torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
     return weights
 
 

@@ -272,13 +272,11 @@ class Catalogue:
         self.state, self.reason = "ready", ""
 
     def _load(self, snapshot: Snapshot) -> ProTA:
-        from prota.library.library import model_name
+        from prota.library.library import load_model
         from prota.library.tokens import stamp_of
-        from prota.runs import load
 
-        name = model_name(self.model_source or snapshot.stamp.name)
-        model = load(name, device=self.device)
-        snapshot.check_model(stamp_of(model, name))
+        model, name = load_model(self.model_source or snapshot.stamp.name, self.device)
+        snapshot.check_model(stamp_of(model, name, snapshot.stamp))
         self.model_name = snapshot.stamp.name
         return model
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from prota.encoders.text import HashTokenizer
-from prota.library import tokens
 from prota.library.library import Library
 from prota.library.records import LibraryError
 from prota.library.search import view as view_module
@@ -22,6 +21,7 @@ from prota.library.search.rows import CANDIDATES, FILTERED_CANDIDATES, RowFinder
 from prota.library.search.view import View
 from prota.library.storage import reader as storage_reader
 from prota.library.storage.reader import Snapshot
+from prota.model import weights as model_weights
 from prota.model.prota import ProTA
 from prota.model.relevance import Fit, Relevance
 from tests.library.worlds import encoded, hits_of, toy_model, write_clips, write_picture
@@ -163,9 +163,9 @@ def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(owner, name, counted)
 
-    hashing = SimpleNamespace(sha256=hashlib.sha256)
-    monkeypatch.setattr(tokens, "hashlib", hashing)
-    count(hashing, "sha256")
+    hashing = SimpleNamespace(file_digest=hashlib.file_digest)
+    monkeypatch.setattr(model_weights, "hashlib", hashing)
+    count(hashing, "file_digest")
     count(storage_reader, "open_at_head")
     count(HashTokenizer, "__call__")
     count(HashTokenizer, "pieces")
@@ -173,7 +173,7 @@ def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatc
     count(RowFinder, "find")
     opened = Library(library.location, tmp_path / "model", existing=True)
     opened.search("red on the left")
-    once = {"open_at_head": 1, "sha256": 1, "__call__": 1, "find_moments": 1, "find": 1}
+    once = {"open_at_head": 1, "file_digest": 1, "__call__": 1, "find_moments": 1, "find": 1}
     assert calls == once
     opened.search("a blue thing")
     assert calls == once | {"__call__": 2, "find_moments": 2, "find": 2}

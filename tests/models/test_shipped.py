@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 
 from prota import ModelFolderError, ProTA
 from prota.config.experiment import Experiment
+from prota.encoders.plain import BertText
 from prota.library.library import Library
 from prota.model.folder import model_folder
 from prota.model.relevance import Relevance
@@ -118,6 +121,26 @@ def test_it_says_when_something_is_not_there(library: Library, words: str) -> No
     results = library.search(words, k=4)
     assert list(results) == []
     assert results.no_good_match
+
+
+def test_texts_alone_give_the_same_bits_and_the_identity_is_known() -> None:
+    ours, whole = ProTA.for_texts("prota-small"), ProTA.from_pretrained("prota-small")
+    assert isinstance(ours.text_encoder.tower.model, BertText)
+    assert json.loads((FOLDER / "config.json").read_text(encoding="utf-8"))["identity"]["model"] == whole.identity()
+    assert ours.identity() == whole.identity()
+    with (CLIPS / "samples.csv").open(encoding="utf-8", newline="") as file:
+        captions = [row["caption"] for row in csv.DictReader(file)]
+    for texts in (captions, captions[:1], ["a cat"], ["Ünïcödé — “a dog”! 你好", ""], ["word " * 50]):
+        with torch.inference_mode():
+            one, other = ours.encode_text(texts), whole.encode_text(texts)
+        assert torch.equal(one.direction, other.direction)
+        assert torch.equal(one.weight, other.weight)
+        assert one.spread is not None
+        assert other.spread is not None
+        assert torch.equal(one.spread, other.spread)
+        for text in texts:
+            assert ours.text_encoder.words(text) == whole.text_encoder.words(text)
+            assert ours.text_encoder.pieces(text) == whole.text_encoder.pieces(text)
 
 
 def test_words_alone_are_close_to_what_they_mean() -> None:

@@ -267,7 +267,7 @@ def timeline(library: LibraryVersion, video_id: str, query: Query | None = None)
         scores, relevance = numbers, library.view.relevance(query, numbers, library.segments)
     columns = zip(rows, table["start"], table["end"], scores, relevance, strict=True)
     found = [
-        TimelineSegment(segment=row, start=round(start, 3), end=round(end, 3), score=score, relevance=judged)
+        TimelineSegment(segment=row, start=round(start, 3), end=round(end, 3), score=score, probability=judged)
         for row, start, end, score, judged in columns
     ]
     return RootModel[list[TimelineSegment]](sorted(found, key=lambda segment: segment.start))

@@ -45,7 +45,7 @@ def _example(**values: Any) -> ConfigDict:
 
 _MOMENT = {
     "segment": 7, "video": VIDEO_EXAMPLE, "kind": "video", "title": "beach", "folder": "holidays", "start": 12.0,
-    "end": 20.0, "best": 15.5, "score": 0.412, "relevance": 0.83, "duration": 64.2,
+    "end": 20.0, "best": 15.5, "score": 0.412, "probability": 0.83, "duration": 64.2,
     "thumbnail": "/api/v1/segments/7/thumbnail?version=3",
 }  # fmt: skip
 
@@ -64,7 +64,7 @@ class MomentFound(BaseModel):
     end: float = Field(description="seconds")
     best: float = Field(description="seconds of the frame that matches best")
     score: float = Field(description="comparable within one query")
-    relevance: float | None = Field(
+    probability: float | None = Field(
         description="calibrated probability of being relevant; null without calibration or for a clip as query"
     )
     duration: float = Field(description="seconds of the whole video; 0 for a picture")
@@ -165,13 +165,13 @@ class VideoDetails(BaseModel):
 class TimelineSegment(BaseModel):
     """A segment of a video, with its score if there is a query."""
 
-    model_config = _example(segment=7, start=12.0, end=20.0, score=0.412, relevance=0.83)
+    model_config = _example(segment=7, start=12.0, end=20.0, score=0.412, probability=0.83)
 
     segment: int = Field(description="row of the segment, valid in the current version of the library")
     start: float = Field(description="seconds")
     end: float = Field(description="seconds")
     score: float | None
-    relevance: float | None = Field(description="calibrated probability of being relevant")
+    probability: float | None = Field(description="calibrated probability of being relevant")
 
 
 class LibraryInfo(BaseModel):

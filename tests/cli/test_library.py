@@ -92,7 +92,7 @@ def test_weaker_matches_are_marked_and_kept(
     def judged(view: View, *arguments: Any, **options: Any) -> list[Results]:
         (found,) = search(view, *arguments, **options)
         pairs = zip(found.hits, relevance, strict=True)
-        return [replace(found, cutoff=0.5, hits=[replace(hit, relevance=value) for hit, value in pairs])]
+        return [replace(found, cutoff=0.5, hits=[replace(hit, probability=value) for hit, value in pairs])]
 
     monkeypatch.setattr(View, "search", judged)
     arguments = ("search", "red", "-l", world / "lib", "--device", "cpu")

@@ -37,18 +37,18 @@ def prota(*arguments: object) -> tuple[int, str, list[str], set[str]]:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by the shipped model."""
     folder = tmp_path_factory.mktemp("start") / "library"
-    Library.open(folder).index([CLIPS / "cat.mp4", CLIPS / "coffee.mp4"])
+    Library(folder).index([CLIPS / "cat.mp4", CLIPS / "coffee.mp4"])
     return folder
 
 
 def test_a_search_loads_what_a_text_needs(library: Path) -> None:
-    arguments = ("search", "a", "cat", "--library", library, "--device", "cpu", "--json", "--all")
+    arguments = ("search", "a", "cat", "--library", library, "--device", "cpu", "--json")
     code, said, errors, modules = prota(*arguments)
     assert (code, errors, modules) == (0, [], {"torch"})
-    expected = Library.open(library, ProTA.from_pretrained("prota-small")).search("a cat", everything=True)
+    expected = Library(library, ProTA.from_pretrained("prota-small")).search("a cat").hits
     found = json.loads(said)["moments"]
-    assert [(Path(hit["path"]).stem, hit["score"], hit["relevance"]) for hit in found] == [
-        (Path(hit.video.path).stem, hit.score, hit.relevance) for hit in expected
+    assert [(Path(hit["path"]).stem, hit["score"], hit["probability"]) for hit in found] == [
+        (Path(hit.video.path).stem, hit.score, hit.probability) for hit in expected
     ]
     assert found[0]["path"].endswith("cat.mp4")
 

@@ -196,7 +196,7 @@ def test_without_a_library_no_model_is_read_to_search(tmp_path: Path, monkeypatc
 
 def test_what_is_told_of_a_hit_names_no_folder(library: Library) -> None:
     hit = library.search("red").hits[0]
-    assert list(hit.fields()) == ["kind", "start", "end", "best", "score", "relevance"]
+    assert list(hit.fields()) == ["kind", "start", "end", "best", "score", "probability"]
     assert hit.fields()["score"] == hit.score
 
 

@@ -125,7 +125,7 @@ class World:
         return {
             "segment": row, "video": clip.id, "kind": clip.kind, "title": clip.title, "folder": clip.folder,
             "start": start, "end": end, "best": (start + end) / 2, "duration": clip.seconds,
-            "score": 0.2 + relevance / 2, "relevance": round(relevance, 3), "thumbnail": f"/api/v1/thumbnails/{row}",
+            "score": 0.2 + relevance / 2, "probability": round(relevance, 3), "thumbnail": f"/api/v1/thumbnails/{row}",
         }  # fmt: skip
 
     def relevance(self, row: int, query: str) -> float:
@@ -137,7 +137,7 @@ class World:
 
     def answer(self, query: str, found: list[tuple[int, float]]) -> dict[str, Any]:
         moments = [self.moment(row, value) for row, value in sorted(found, key=lambda pair: -pair[1])]
-        good = [moment for moment in moments if moment["relevance"] >= 0.1]
+        good = [moment for moment in moments if moment["probability"] >= 0.1]
         return {
             "query": query, "cut": len(query) > 300, "partial": self.partial, "version": self.version,
             "no_good_match": not good and bool(moments), "took_ms": 7.4, "moments": good[:24],
@@ -256,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
             rows = [row for row, (other, _, _) in enumerate(world.rows) if other is clip]
             found = [world.moment(row, world.relevance(row, given.get("q", ""))) for row in rows]
             return self.json(
-                [{name: one[name] for name in ("segment", "start", "end", "score", "relevance")} for one in found]
+                [{name: one[name] for name in ("segment", "start", "end", "score", "probability")} for one in found]
             )
         if rest == ["stream"] and not clip.path.exists():
             return self.problem(404, "Not found", "the file of this video is not there any more")

@@ -40,7 +40,7 @@ def test_moments_are_those_of_the_library(client: TestClient, world: World) -> N
     assert first["score"] == pytest.approx(hit.score, abs=1e-6)
     assert first["start"] <= first["best"] <= first["end"] <= first["duration"] + 0.01
     assert first["folder"] in ("near", "far")
-    assert first["relevance"] is None
+    assert first["probability"] is None
     assert client.get(first["thumbnail"]).headers["content-type"] == "image/jpeg"
 
 

@@ -86,7 +86,7 @@ class Hit:
     def fields(self) -> dict[str, Any]:
         """`to_dict` without the file, whose path a server must not show."""
         times = {"start": round(self.start, 3), "end": round(self.end, 3), "best": round(self.best, 3)}
-        return {"kind": self.video.kind, **times, "score": self.score, "relevance": self.probability}
+        return {"kind": self.video.kind, **times, "score": self.score, "probability": self.probability}
 
 
 @dataclass(frozen=True, eq=False)

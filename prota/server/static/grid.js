@@ -30,13 +30,13 @@ function startPreview(card, { video: id, start, end }) {
 }
 
 function card(moment, actions) {
-	const { title, folder, start, end, relevance, score } = moment;
+	const { title, folder, start, end, probability, score } = moment;
 	const length = moment.duration || end;
 	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
 	on(image, "error", () => { image.hidden = true; });
-	const likely = relevance == null ? el("span", {}, `score ${score.toFixed(2)}`)
+	const likely = probability == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "Probability of being relevant" },
-			el("span", { class: "meter", vars: { share: relevance } }), moment.weaker ? `weaker (${percent(relevance)})` : percent(relevance));
+			el("span", { class: "meter", vars: { share: probability } }), moment.weaker ? `weaker (${percent(probability)})` : percent(probability));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": `${title}, ${still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`}, ${likely.textContent}`,

@@ -102,7 +102,7 @@ export class Player {
 
 	setMarks(found) {
 		const spread = levels(found.map((mark) => mark.score));
-		this.marks = found.map((mark, i) => ({ ...mark, level: mark.relevance ?? spread[i] })).sort((a, b) => a.start - b.start);
+		this.marks = found.map((mark, i) => ({ ...mark, level: mark.probability ?? spread[i] })).sort((a, b) => a.start - b.start);
 		$("marks").replaceChildren(...this.marks.map((mark) => el("button", {
 			class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
 			"aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,

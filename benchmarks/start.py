@@ -75,7 +75,7 @@ def main() -> None:
         commands: dict[str, tuple[Start, list[str]]] = {
             "import torch": (run, [python, "-c", "import torch"]),
             "prota --version": (run, [*prota, "--version"]),
-            "prota search WORDS": (run, [*prota, "search", "a cat", "--all", *there]),
+            "prota search WORDS": (run, [*prota, "search", "a cat", *there]),
             "prota search --like CLIP": (run, [*prota, "search", "--like", given.clip, *there]),
             "prota index, nothing new": (run, [*prota, "index", given.clip, *there]),
             "prota match": (run, [*prota, "match", given.clip, str(captions), "--device", "cpu"]),

@@ -54,7 +54,7 @@ demo: $(READY)
 	$(BIN)/prota index $(DEMO)/clips --library $(DEMO)/library --shots
 	$(BIN)/prota search "a person with a scarf in a snow storm" --library $(DEMO)/library -k 2
 	$(BIN)/prota search "a cup of coffee on a red saucer" --library $(DEMO)/library -k 1 --explain
-	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library
+	$(BIN)/prota search "two men playing football on a field" --library $(DEMO)/library -k 3
 	@echo "In a browser: $(BIN)/prota serve --library $(DEMO)/library"
 
 lint: setup

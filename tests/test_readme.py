@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import prota
 from prota.config.presets import BACKBONES, PRESETS
 from prota.samples.copying import CLIPS
 from tests.processes import REPOSITORY
@@ -39,7 +38,6 @@ def test_the_code_on_evaluation_runs(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "100.0 1.0\n"
 
 
-@pytest.mark.skipif(not hasattr(prota, "Library"), reason="needs prota.Library")
 def test_the_code_on_searching_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

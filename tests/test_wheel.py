@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import prota
 from tests.processes import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -65,7 +64,6 @@ def test_the_commands_of_readme(place: Path) -> None:
     assert (place / "library" / "library.json").is_file()
 
 
-@pytest.mark.skipif(not hasattr(prota, "load"), reason="needs prota.load")
 def test_the_session_of_readme(binaries: Path, place: Path) -> None:
     (session,) = re.findall(r"```pycon\n(.*?)```", README, flags=re.DOTALL)
     (place / "session.txt").write_text(session, encoding="utf-8")

@@ -47,6 +47,12 @@ LOG_VAR_MIN, LOG_VAR_MAX = -10.0, 4.0
 Temperature = Annotated[float | Literal["max"], BeforeValidator(_temperature)]
 
 
+def _temporal_init(saved: Mapping[str, Any]) -> object:
+    if saved.get("temporal_layers") == 0:
+        return saved["temporal_init"]
+    return "random" if saved.get("kind") == "pair" else "clip"
+
+
 class EncoderConfig(Section):
     """The text and vision towers and the temporal transformer."""
 
@@ -55,7 +61,7 @@ class EncoderConfig(Section):
         "temporal_heads": TEMPORAL_HEADS,
         "temporal_init": Derived(
             "encoder.kind decides: pair starts at random, others copy the layers of CLIP's text transformer",
-            lambda saved: "random" if saved.get("kind") == "pair" else "clip",
+            _temporal_init,
         ),
         "temporal_positions": 77,
     }

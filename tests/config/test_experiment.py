@@ -65,6 +65,8 @@ def test_encoder_settings_of_earlier_runs_are_read(tmp_path: Path) -> None:
         assert Experiment.load_saved(saved).encoder.kind == kind
     with pytest.raises(ConfigError, match=r"encoder\.temporal_init was removed: must be 'clip', got 'random'"):
         Experiment.load_saved(write_saved(tmp_path, encoder={"kind": "clip", "temporal_init": "random"}))
+    without = {"kind": "clip", "temporal_init": "random", "temporal_layers": 0}
+    assert Experiment.load_saved(write_saved(tmp_path, encoder=without)).encoder.temporal_layers == 0
 
 
 @pytest.mark.parametrize(

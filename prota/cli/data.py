@@ -100,16 +100,17 @@ def prepare(
 
     experiment = load_experiment(config, overrides, start)
     filled: list[dict[str, Any]] = []
+    # Settings are checked before the bar is shown.
+    prepared = fill(
+        experiment,
+        workers=workers,
+        timeout=timeout,
+        retry=retry,
+        on_progress=lambda p: update(
+            p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
+        ),
+    )
     with progress("decoding") as update:
-        prepared = fill(
-            experiment,
-            workers=workers,
-            timeout=timeout,
-            retry=retry,
-            on_progress=lambda p: update(
-                p.done, p.total, f"{p.done / max(p.seconds, 1e-9):.0f}/s" + (f", {p.failed} failed" if p.failed else "")
-            ),
-        )
         for part in prepared:
             typer.echo(f"{part.videos}: {part.found} of {part.wanted} videos found", err=True)
             report = part.report

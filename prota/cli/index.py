@@ -81,6 +81,8 @@ def index(
 
     # On a cluster the workers encode; this process only identifies the model.
     opened = Library(library, model, device="cpu" if ray else device)
+    if frames > (most := opened.model.config.encoder.frames):
+        raise typer.BadParameter(f"--frames {frames}: this model takes at most {most}")
     with _executor(ray, device, workers) as executor, _Display() as display:
         # Only now: Ray replaces the signal handlers when it connects.
         stop = StopRequest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from prota.library.search.hits import Hit, MomentExplanation, Results
 
 __all__ = ["search"]
+
+_RANGE = re.compile(r"@[\d.]+-[\d.]+$")
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="TEXT", help="description of the moment, in English", show_default=False)
@@ -101,10 +104,12 @@ def search(
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
     if [bool(words), file is not None, like is not None].count(True) != 1:
         raise typer.BadParameter("give one of TEXT, --queries FILE and --like FILE")
+    if like is not None and not Path(like).exists():
+        require_paths(_RANGE.sub("", like))
     from prota.library.search.queries import parse_clip, words_of
 
     if like is not None:
-        require_paths(parse_clip(like).path)
+        parse_clip(like)
         return [like]
     texts = [" ".join(words or [])] if file is None else read_lines(file)
     texts = [text for text in texts if words_of(text)]

@@ -47,6 +47,17 @@ def prepare(
         for name in ("cache", "videos"):
             if not getattr(data, name):
                 raise ConfigError(f"{section}.{name} is not set; set it in the file or with -s {section}.{name}=FOLDER")
+    return _prepared(experiment, workers=workers, timeout=timeout, retry=retry, on_progress=on_progress)
+
+
+def _prepared(
+    experiment: Experiment,
+    *,
+    workers: int,
+    timeout: float,
+    retry: bool,
+    on_progress: Callable[[Progress], None] | None,
+) -> Iterator[Prepared]:
     benchmark = load_benchmark(experiment.data)
     sources = [(experiment, benchmark.splits)]
     own = [experiment.of_source(name) for name in experiment.sources]

@@ -107,7 +107,7 @@ def test_who_is_told_to_stop_saves_and_says_how_to_go_on(
             time.sleep(0.1)
         output, errors = process.communicate()
     assert process.returncode == 130, errors
-    assert "the same command goes on" in output
+    assert "the same command resumes" in output
     assert "Traceback" not in errors
     assert RunFolder(run).checkpoint("last") is not None
 

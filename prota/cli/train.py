@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shlex
 import signal
 import time
@@ -95,12 +96,18 @@ class StopRequest:
         self._since = 0.0
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
+        # Python restores the default handlers at its end: a second signal would kill a process that is done.
+        atexit.register(self._ignore)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.asked:
             self.asked, self._since = True, time.monotonic()
         elif number == signal.SIGINT and time.monotonic() - self._since > _SAME:
             raise KeyboardInterrupt
+
+    def _ignore(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM) if self.asked else ():
+            signal.signal(number, signal.SIG_IGN)
 
     def __call__(self) -> bool:
         return self.asked

@@ -19,7 +19,7 @@ from prota.library.records import LibraryError
 from prota.library.search.queries import clean_query
 from prota.server.answering import Explain, Filters, QueryWorker, Search, Timeline, timeline, title_of
 from prota.server.jobs import Job, Jobs
-from prota.server.media import received, stream_video, upload_query
+from prota.server.media import stream_video
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError, readable, sentence
 from prota.server.queueing import BoundedPool
@@ -37,6 +37,7 @@ from prota.server.schemas import (
     TimelineSegment,
     VideoDetails,
 )
+from prota.server.uploads import received, upload_query
 from prota.server.view import Catalogue
 
 __all__ = ["Backend", "router"]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from prota.library.search.queries import Query
     from prota.library.search.view import View
 
-__all__ = ["Explain", "Filters", "QueryWorker", "Search", "Timeline", "timeline", "title_of"]
+__all__ = ["Explain", "Filters", "QueryWorker", "Search", "Task", "Timeline", "thumbnail_of", "timeline", "title_of"]
 
 # Larger batches are hardly faster per query, and the first query would wait longer.
 _LARGEST_BATCH = 16
@@ -277,6 +277,12 @@ def title_of(record: VideoRecord) -> str:
     return readable(Path(record.path).stem)
 
 
+def thumbnail_of(row: int, version: int) -> str:
+    """The path of a picture of a segment."""
+    # With the version: rows change between versions, and browsers cache pictures.
+    return f"/api/v1/segments/{row}/thumbnail?version={version}"
+
+
 def _moment(hit: Hit, version: int) -> MomentFound:
     return MomentFound(
         segment=hit.row,
@@ -284,7 +290,6 @@ def _moment(hit: Hit, version: int) -> MomentFound:
         title=title_of(hit.video),
         folder=readable(Path(hit.video.path).parent.name),
         duration=hit.video.duration,
-        # With the version: rows change between versions, and browsers cache pictures.
-        thumbnail=f"/api/v1/segments/{hit.row}/thumbnail?version={version}",
+        thumbnail=thumbnail_of(hit.row, version),
         **hit.fields(),
     )

@@ -24,6 +24,7 @@ import prota
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Where
 from prota.server.answering import QueryWorker
+from prota.server.browsing import Examples
 from prota.server.guard import Guard
 from prota.server.jobs import Jobs, order_for
 from prota.server.options import ServerOptions
@@ -120,13 +121,15 @@ def _backend(library: Where, options: ServerOptions) -> Backend:
     order = order_for(
         library, options.model, device=options.device, within=options.roots, timeout=options.index_timeout
     )
+    worker = QueryWorker(options.cached)
     return Backend(
         options,
         catalogue,
-        QueryWorker(options.cached),
+        worker,
         BoundedPool("prota-read", _READERS, options.queue_limit),
         BoundedPool("prota-decode", _DECODERS, _DECODING_LIMIT),
         Jobs(order, catalogue.refresh_soon),
+        Examples(worker),
     )
 
 

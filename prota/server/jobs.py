@@ -19,14 +19,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prota.errors import ProtaError, one_line
 from prota.library.storage.location import Location, Where
 from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import BadFile, JobRecord, JobState
-from prota.video.walk import below
+from prota.server.schemas import AllowedFolder, AllowedFolders, BadFile, JobRecord, JobState
+from prota.video.pictures import PICTURE_EXTENSIONS
+from prota.video.walk import VIDEO_EXTENSIONS, below
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -41,8 +43,8 @@ _MOST_WAITING, _REMEMBERED = 16, 100
 _EVERY, _WAIT = 0.2, 60.0
 # Indexing yields the CPU to searches.
 _NICENESS = 10
-# Bad files in a record; the library records all.
-_REASONS = 20
+# Bad files in a record; the library records all. Folders that are listed of one.
+_REASONS, _MOST_FOLDERS = 20, 1000
 _COUNTS = ("found", "done", "indexed", "unchanged", "bad", "segments", "pictures", "seconds", "share")
 
 _log = logging.getLogger("prota.server")
@@ -60,6 +62,7 @@ class IndexOrder:
     workers: int
     timeout: float
     pictures: bool = True
+    retry: bool = False
 
 
 @dataclass
@@ -70,6 +73,8 @@ class Job:
     path: str
     pictures: bool = True
     """Whether pictures are indexed."""
+    retry: bool = False
+    """Whether bad files are retried."""
     state: JobState = "waiting"
     detail: str = ""
     progress: dict[str, Any] = field(default_factory=dict)
@@ -101,9 +106,9 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name="prota-jobs", daemon=True)
         self._thread.start()
 
-    def add(self, path: str, pictures: bool = True) -> Job:
+    def add(self, path: str, pictures: bool = True, retry: bool = False) -> Job:
         """Add a job; ProblemError if the path is forbidden or missing, or if too many jobs are waiting."""
-        job = Job(secrets.token_hex(8), self._allowed(path), pictures)
+        job = Job(secrets.token_hex(8), self._allowed(path), pictures, retry)
         with self._lock:
             if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
                 raise ProblemError(503, "too many jobs are waiting; retry later", {"Retry-After": "30"})
@@ -113,15 +118,48 @@ class Jobs:
         self._queue.put(job)
         return job
 
-    def _allowed(self, path: str) -> str:
-        """The real path. Errors do not reveal what exists outside the allowed folders."""
+    @property
+    def busy(self) -> bool:
+        """Whether a job is writing the library."""
+        return any(job.state == "running" for job in self.all())
+
+    def folders(self, path: str | None) -> AllowedFolders:
+        """The folders in an allowed folder, without hidden ones and links to elsewhere; None: all allowed folders."""
+        roots = self.roots()
+        if path is None:
+            found = [AllowedFolder(name=readable(root), path=readable(root)) for root in roots]
+            return AllowedFolders(path="", parent=None, files=0, folders=found)
+        real = self._allowed(path)
+        folders, count = [], 0
+        try:
+            with os.scandir(real) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir() and below(entry.path, roots):
+                        folders.append(AllowedFolder(name=readable(entry.name), path=readable(entry.path)))
+                    count += Path(entry.name).suffix[1:].lower() in VIDEO_EXTENSIONS.union(PICTURE_EXTENSIONS)
+        except OSError as error:
+            raise ProblemError(422, f"path: cannot read the folder ({error.strerror})") from None
+        folders.sort(key=lambda folder: folder.name.casefold())
+        parent = os.path.dirname(real)
+        above = readable(parent) if below(parent, roots) else ""
+        return AllowedFolders(path=readable(real), parent=above, files=count, folders=folders[:_MOST_FOLDERS])
+
+    def roots(self) -> tuple[str, ...]:
+        """The allowed folders; ProblemError if there are none."""
         if not self._order.within:
             raise ProblemError(403, "indexing is disabled; start the server with --allow FOLDER")
+        return self._order.within
+
+    def _allowed(self, path: str) -> str:
+        """The real path. Errors do not reveal what exists outside the allowed folders."""
+        roots = self.roots()
         if "\0" in path or not os.path.isabs(path):
             raise ProblemError(422, "path: must be an absolute path on the computer that runs the server")
         try:
             real = os.path.realpath(path)
-            inside = below(real, self._order.within)
+            inside = below(real, roots)
         except (OSError, ValueError):
             raise ProblemError(422, "path: invalid") from None
         if not inside:
@@ -177,7 +215,7 @@ class Jobs:
                 self._set(job, "failed", f"cannot run the job: {one_line(error)}")
 
     def _do(self, job: Job) -> None:
-        order = replace(self._order, path=job.path, pictures=job.pictures)
+        order = replace(self._order, path=job.path, pictures=job.pictures, retry=job.retry)
         with self._lock:
             if job.state != "waiting":
                 return
@@ -297,7 +335,7 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     library = Library(order.library, order.model, device=order.device)
     write = _ProgressWriter(order.path)
     report = library.index(
-        order.path, pictures=order.pictures, within=order.within, workers=order.workers, timeout=order.timeout,
-        wait=_WAIT, report=write, should_stop=should_stop,
+        order.path, pictures=order.pictures, retry=order.retry, within=order.within, workers=order.workers,
+        timeout=order.timeout, wait=_WAIT, report=write, should_stop=should_stop,
     )  # fmt: skip
     write(report, at_once=True)

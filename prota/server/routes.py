@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -15,9 +15,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
-from prota.library.records import LibraryError
+from prota.library.records import LibraryError, VideoRecord
 from prota.library.search.queries import clean_query
+from prota.server import browsing
 from prota.server.answering import Explain, Filters, QueryWorker, Search, Timeline, timeline, title_of
+from prota.server.browsing import Examples, Wanted, when
 from prota.server.jobs import Job, Jobs
 from prota.server.media import stream_video
 from prota.server.options import ServerOptions
@@ -26,19 +28,29 @@ from prota.server.queueing import BoundedPool
 from prota.server.schemas import (
     JOB_EXAMPLE,
     VIDEO_EXAMPLE,
+    AllowedFolders,
     Answer,
     Explained,
+    FileList,
+    FileOrder,
+    FileState,
+    FolderShown,
     Health,
     JobRecord,
     JobRequest,
     Kind,
     LibraryInfo,
     LikeRequest,
+    MomentOrder,
+    MomentShown,
+    Removal,
+    RemoveRequest,
     TimelineSegment,
     VideoDetails,
 )
 from prota.server.uploads import received, upload_query
 from prota.server.view import Catalogue
+from prota.video.walk import below
 
 __all__ = ["Backend", "router"]
 
@@ -47,6 +59,8 @@ _LARGEST_ROW = 2**62
 # Bytes; a `LikeRequest` is smaller.
 _LARGEST_BODY = 4096
 _MOST = 100
+# Seconds to wait for another writer of the library.
+_WAIT = 2.0
 # Seconds between two checks of a job, and between two events, so that no proxy closes the connection.
 _POLL, _SILENCE = 0.1, 15.0
 
@@ -63,6 +77,7 @@ class Backend:
     decoding: BoundedPool
     """Decodes uploads, so that searches do not wait for them."""
     jobs: Jobs
+    examples: Examples
 
     def close(self) -> None:
         self.jobs.close()
@@ -131,6 +146,19 @@ def _filters(
     kind: Annotated[Kind | None, Query(description="only videos or only pictures")] = None,
 ) -> Filters:
     return Filters(min_duration, max_duration, folder or None, after, before, kind)
+
+
+def _wanted(
+    *,
+    find: Annotated[str, Query(max_length=255, description="part of the file name")] = "",
+    state: Annotated[FileState | None, Query(description="only files in this state")] = None,
+    folder: Annotated[str | None, Query(max_length=255, description="name of a folder, with its subfolders")] = None,
+    kind: Annotated[Kind | None, Query(description="only videos or only pictures")] = None,
+    order: Annotated[FileOrder, Query(description="by name, or the newest, longest or largest first")] = "name",
+    offset: Annotated[int, Query(ge=0, le=_LARGEST_ROW, description="files to skip")] = 0,
+    k: Annotated[int, Query(ge=1, le=_MOST, description="number of files")] = 50,
+) -> Wanted:
+    return Wanted(find, state, folder or None, kind, order, offset, k)
 
 
 @_search.get("/search", response_model=Answer, summary="Search with text")
@@ -230,6 +258,68 @@ async def library(backend: BackendDep) -> LibraryInfo:
     )
 
 
+@_library.get("/files", summary="List files")
+async def files(backend: BackendDep, wanted: Annotated[Wanted, Depends(_wanted)]) -> FileList:
+    """Return a page of all files of the library: searchable ones, bad ones with the reason, and missing ones."""
+    if backend.catalogue.current is None and backend.catalogue.state == "ready":
+        return FileList(version=0, total=0, states={"indexed": 0, "bad": 0, "gone": 0}, files=[])
+    found = backend.catalogue.at()
+    with backend.requests.slot():
+        return await backend.requests.run(lambda: browsing.files(found, wanted, backend.options.roots))
+
+
+@_library.post("/files/remove", summary="Remove files")
+async def remove_files(backend: BackendDep, wanted: RemoveRequest) -> Removal:
+    """Remove files below allowed folders from the library. On disk they stay, and can be indexed again."""
+    roots, found = backend.jobs.roots(), backend.catalogue.at()
+    with backend.requests.slot():
+        return await backend.requests.run(lambda: _remove(backend, found.listing.files(wanted.files), roots))
+
+
+def _remove(backend: Backend, records: Sequence[VideoRecord], roots: Sequence[str]) -> Removal:
+    from prota.library.manage import remove
+
+    if not all(below(record.path, roots) for record in records):
+        raise ProblemError(403, "a file is not below a folder that --allow permits; use `prota library remove`")
+    if backend.jobs.busy:
+        raise ProblemError(409, "files are being indexed; remove these when that is done, or stop it")
+    remove(backend.catalogue.folder, [record.path for record in records], wait=_WAIT)
+    backend.catalogue.refresh_soon()
+    return Removal(removed=len(records))
+
+
+@_library.get("/folders", summary="List folders")
+async def folders(backend: BackendDep, k: Count = 12) -> list[FolderShown]:
+    """Return the folders of the library, those with the latest changes first."""
+    if (found := backend.catalogue.current) is None:
+        return []
+    with backend.requests.slot():
+        return await backend.requests.run(lambda: browsing.folders(found, k))
+
+
+@_library.get("/moments", summary="List moments")
+async def moments(
+    backend: BackendDep,
+    order: Annotated[MomentOrder, Query(description="of the latest files, or of any")] = "newest",
+    k: Count = 12,
+    seed: Annotated[int, Query(ge=0, le=_LARGEST_ROW, description="for random: another one gives others")] = 0,
+) -> list[MomentShown]:
+    """Return moments without a query, one of each video."""
+    if (found := backend.catalogue.current) is None:
+        return []
+    with backend.requests.slot():
+        return await backend.requests.run(lambda: browsing.moments(found, order, k, seed))
+
+
+@_library.get("/examples", summary="List example queries")
+async def examples(backend: BackendDep) -> list[str]:
+    """Return everyday queries that this library has a match for, the most likely first."""
+    if backend.catalogue.current is None and backend.catalogue.state == "ready":
+        return []
+    with backend.requests.slot():
+        return await backend.examples.of(backend.catalogue.searchable())
+
+
 @_library.get("/videos/{video}", summary="Describe a video")
 async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
     """Return the properties of a video or a picture."""
@@ -245,7 +335,7 @@ async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
         fps=record.fps,
         codec=readable(record.codec),
         size=record.size,
-        modified=datetime.fromtimestamp(record.modified / 1e9, UTC).isoformat(timespec="seconds"),
+        modified=when(record),
         segments=record.segments,
         stream=f"/api/v1/videos/{record.video_id}/stream",
     )
@@ -304,7 +394,23 @@ async def jobs(backend: BackendDep) -> list[JobRecord]:
 @_jobs.post("", status_code=202, summary="Start a job")
 async def add_job(backend: BackendDep, wanted: JobRequest) -> JobRecord:
     """Index a file or folder below a folder that `prota serve --allow` permits. Jobs run one at a time."""
-    return backend.jobs.add(wanted.path, wanted.pictures).record()
+    backend.jobs.roots()
+    if wanted.file is None:
+        return backend.jobs.add(wanted.path or "", wanted.pictures, wanted.retry).record()
+    (record,) = backend.catalogue.at().listing.files([wanted.file])
+    return backend.jobs.add(record.path, wanted.pictures, wanted.retry).record()
+
+
+@_jobs.get("/folders", summary="List allowed folders")
+async def allowed_folders(
+    backend: BackendDep,
+    path: Annotated[
+        str | None, Query(min_length=1, max_length=4096, description="absolute path; without it all allowed folders")
+    ] = None,
+) -> AllowedFolders:
+    """Return the folders in a folder that jobs may read, to choose one from."""
+    with backend.requests.slot():
+        return await backend.requests.run(lambda: backend.jobs.folders(path))
 
 
 @_jobs.get("/{job}", summary="Get a job")

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from prota.server.problems import readable
 
 __all__ = [
     "JOB_EXAMPLE",
     "VIDEO_EXAMPLE",
+    "AllowedFolder",
+    "AllowedFolders",
     "Answer",
     "BadFile",
     "Explained",
+    "FileId",
+    "FileList",
+    "FileOrder",
+    "FileState",
+    "FolderShown",
     "FrameShare",
     "Health",
     "JobRecord",
@@ -23,7 +30,12 @@ __all__ = [
     "LibraryInfo",
     "LibraryState",
     "LikeRequest",
+    "ListedFile",
     "MomentFound",
+    "MomentOrder",
+    "MomentShown",
+    "Removal",
+    "RemoveRequest",
     "TimelineSegment",
     "VideoDetails",
     "VideoId",
@@ -35,7 +47,11 @@ VIDEO_EXAMPLE, JOB_EXAMPLE = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd1
 Kind = Literal["video", "picture"]
 LibraryState = Literal["loading", "ready", "failed"]
 JobState = Literal["waiting", "running", "done", "failed", "cancelled"]
+FileState = Literal["indexed", "bad", "gone"]
+FileOrder = Literal["name", "newest", "longest", "largest"]
+MomentOrder = Literal["newest", "random"]
 VideoId = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of the content")]
+FileId = Annotated[str, Field(pattern="^[0-9a-f]{64}$", description="id of a file of the library")]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, description="seconds")]
 
 
@@ -43,17 +59,17 @@ def _example(**values: Any) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": [values]})
 
 
-_MOMENT = {
+_SHOWN = {
     "segment": 7, "video": VIDEO_EXAMPLE, "kind": "video", "title": "beach", "folder": "holidays", "start": 12.0,
-    "end": 20.0, "best": 15.5, "score": 0.412, "probability": 0.83, "duration": 64.2,
-    "thumbnail": "/api/v1/segments/7/thumbnail?version=3",
+    "end": 20.0, "best": 15.5, "duration": 64.2, "thumbnail": "/api/v1/segments/7/thumbnail?version=3",
 }  # fmt: skip
+_MOMENT = {**_SHOWN, "score": 0.412, "probability": 0.83}
 
 
-class MomentFound(BaseModel):
-    """A moment of a video that a search found, or a picture; the times of a picture are 0."""
+class MomentShown(BaseModel):
+    """A moment of a video, or a picture; the times of a picture are 0."""
 
-    model_config = _example(**_MOMENT)
+    model_config = _example(**_SHOWN)
 
     segment: int = Field(description="row of the best segment, valid in this version of the library")
     video: str = Field(description="id of the video or picture: SHA-256 of its content")
@@ -62,13 +78,20 @@ class MomentFound(BaseModel):
     folder: str = Field(description="name of the folder that contains the file")
     start: float = Field(description="seconds")
     end: float = Field(description="seconds")
-    best: float = Field(description="seconds of the frame that matches best")
+    best: float = Field(description="seconds of the frame that matches best; without a query of the middle frame")
+    duration: float = Field(description="seconds of the whole video; 0 for a picture")
+    thumbnail: str = Field(description="path of a JPEG")
+
+
+class MomentFound(MomentShown):
+    """A moment that a search found."""
+
+    model_config = _example(**_MOMENT)
+
     score: float = Field(description="comparable within one query")
     probability: float | None = Field(
         description="calibrated probability of being relevant; null without calibration or for a clip as query"
     )
-    duration: float = Field(description="seconds of the whole video; 0 for a picture")
-    thumbnail: str = Field(description="path of a JPEG")
 
 
 class Answer(BaseModel):
@@ -194,13 +217,112 @@ class LibraryInfo(BaseModel):
     allow: list[str] = Field(description="folders that index jobs may read")
 
 
+class FolderShown(BaseModel):
+    """A folder that contains files of the library."""
+
+    model_config = _example(
+        name="holidays", files=42, modified="2026-05-01T09:30:00+00:00",
+        thumbnail="/api/v1/segments/7/thumbnail?version=3",
+    )  # fmt: skip
+
+    name: str = Field(description="name, for the parameter folder of searches and lists")
+    files: int = Field(description="indexed files in this folder and below it")
+    modified: str = Field(description="date and time of the last change of such a file, UTC")
+    thumbnail: str = Field(description="path of a JPEG")
+
+
+_FILE = {
+    "file": VIDEO_EXAMPLE, "video": VIDEO_EXAMPLE, "kind": "video", "name": "beach.mp4", "folder": "holidays",
+    "state": "indexed", "reason": "", "duration": 64.2, "size": 48210344, "modified": "2026-05-01T09:30:00+00:00",
+    "thumbnail": "/api/v1/segments/7/thumbnail?version=3", "managed": True,
+}  # fmt: skip
+
+
+class ListedFile(BaseModel):
+    """A file of the library, searchable or not."""
+
+    model_config = _example(**_FILE)
+
+    file: str = Field(description="id of the file in the library; copies have the same content and other ids")
+    video: str | None = Field(description="id of the content; null if it cannot be shown")
+    kind: Kind
+    name: str = Field(description="file name")
+    folder: str = Field(description="name of the folder that contains the file")
+    state: FileState = Field(description="bad: could not be indexed; gone: the file no longer exists")
+    reason: str = Field(description="why it could not be indexed")
+    duration: float = Field(description="seconds; 0 for a picture")
+    size: int = Field(description="bytes")
+    modified: str = Field(description="date and time of the last change, UTC")
+    thumbnail: str | None = Field(description="path of a JPEG")
+    managed: bool = Field(description="whether it may be removed and indexed again: it is below an allowed folder")
+
+
+class FileList(BaseModel):
+    """A page of the files of the library."""
+
+    model_config = _example(version=3, total=1, states={"indexed": 1, "bad": 0, "gone": 0}, files=[_FILE])
+
+    version: int = Field(description="version of the library; rows of segments are valid in it alone")
+    total: int = Field(description="files that pass the filters, on all pages")
+    states: dict[FileState, int] = Field(description="their number by state, whatever state was asked for")
+    files: list[ListedFile]
+
+
+class RemoveRequest(BaseModel):
+    """Files to remove from the library."""
+
+    model_config = _example(files=[VIDEO_EXAMPLE]) | ConfigDict(extra="forbid")
+
+    files: list[FileId] = Field(min_length=1, max_length=100)
+
+
+class Removal(BaseModel):
+    """The effect of a removal."""
+
+    model_config = _example(removed=1)
+
+    removed: int = Field(description="files that are no longer in the library; on disk they stay")
+
+
+class AllowedFolder(BaseModel):
+    """A folder that index jobs may read."""
+
+    name: str
+    path: str = Field(description="absolute path, for a job")
+
+
+class AllowedFolders(BaseModel):
+    """The folders in a folder that index jobs may read."""
+
+    model_config = _example(
+        path="/home/me/Videos", parent=None, files=3, folders=[{"name": "2026", "path": "/home/me/Videos/2026"}]
+    )
+
+    path: str = Field(description="absolute path; empty for the list of all allowed folders")
+    parent: str | None = Field(description="the folder above; empty for the list of all; null if there is none")
+    files: int = Field(description="videos and pictures in this folder, without those in its folders")
+    folders: list[AllowedFolder] = Field(description="the first 1,000 by name")
+
+
 class JobRequest(BaseModel):
-    """A file or folder to index."""
+    """A file or folder to index: a path, or a file of the library."""
 
-    model_config = _example(path="/home/me/Videos/2026", pictures=True) | ConfigDict(extra="forbid")
+    model_config = _example(path="/home/me/Videos/2026", file=None, pictures=True, retry=False) | ConfigDict(
+        extra="forbid"
+    )
 
-    path: str = Field(min_length=1, max_length=4096, description="absolute path on the computer that runs the server")
+    path: str | None = Field(
+        None, min_length=1, max_length=4096, description="absolute path on the computer that runs the server"
+    )
+    file: FileId | None = Field(None, description="id of a file of the library, to index it again")
     pictures: bool = Field(True, description="whether to index pictures")
+    retry: bool = Field(False, description="whether to retry files that could not be indexed before")
+
+    @model_validator(mode="after")
+    def _either(self) -> JobRequest:
+        if (self.path is None) == (self.file is None):
+            raise ValueError("give either path or file")
+        return self
 
 
 class BadFile(BaseModel):

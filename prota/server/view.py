@@ -5,14 +5,15 @@ Only the loading thread imports torch, so that the page is served before the mod
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prota.errors import one_line
 from prota.library.records import ModelStamp, VideoRecord
@@ -20,7 +21,7 @@ from prota.library.storage.location import Location, Where
 from prota.library.storage.schema import one_of, stored
 from prota.models import shipped
 from prota.server.problems import ProblemError, readable
-from prota.server.schemas import LibraryState
+from prota.server.schemas import FileOrder, Kind, LibraryState
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from prota.model.prota import ProTA
     from prota.scoring.score import ScoreHead
 
-__all__ = ["Catalogue", "Folders", "LibraryVersion"]
+__all__ = ["Catalogue", "Folders", "LibraryVersion", "Listing", "ancestors", "file_id"]
 
 # After an error, the interval between attempts is this many times longer.
 _BACKOFF = 5
@@ -55,7 +56,7 @@ class Folders:
             self._paths[content] = min(path, self._paths.get(content, path))
         self._named: dict[str, set[str]] = {}
         for parent in self._contents:
-            for folder in _ancestors(parent):
+            for folder in ancestors(parent):
                 self._named.setdefault(readable(os.path.basename(folder)), set()).add(folder)
 
     @cached_property
@@ -66,9 +67,9 @@ class Folders:
     def condition(self, name: str) -> str:
         """SQL over the segments for files in or below any folder with this name."""
         named = self._named.get(name, set())
-        within = {parent for parent in self._contents if any(folder in named for folder in _ancestors(parent))}
+        within = {parent for parent in self._contents if any(folder in named for folder in ancestors(parent))}
         contents = set[str]().union(*(self._contents[parent] for parent in within))
-        tops = {folder for folder in named if not any(above in named for above in _ancestors(os.path.dirname(folder)))}
+        tops = {folder for folder in named if not any(above in named for above in ancestors(os.path.dirname(folder)))}
         if len(contents) <= _FEW_VIDEOS or len(tops) > _FEW_FOLDERS:
             return one_of("video_id", contents or [""])
         starts = [stored(folder.rstrip("/") + "/").replace("'", "''") for folder in sorted(tops)]
@@ -77,7 +78,68 @@ class Folders:
         return "(" + " OR ".join([*parts, *([one_of("video_id", elsewhere)] if elsewhere else [])]) + ")"
 
 
-def _ancestors(folder: str) -> list[str]:
+@dataclass(frozen=True)
+class Listing:
+    """All files of a version, bad and missing ones too; built by the first request that lists them."""
+
+    records: Sequence[VideoRecord]
+
+    @cached_property
+    def _sorted(self) -> dict[FileOrder, list[tuple[VideoRecord, str]]]:
+        """Records with their names for comparison, by order; filled when needed."""
+        return {}
+
+    def find(
+        self, name: str = "", folder: str | None = None, kind: Kind | None = None, order: FileOrder = "name"
+    ) -> list[VideoRecord]:
+        """The files that pass: ``name`` is a part of their names, ``folder`` the name of a folder above them."""
+        if order not in self._sorted:
+            named = [(record, os.path.basename(record.path).casefold()) for record in self.records]
+            self._sorted[order] = sorted(named, key=_ORDERS[order])
+        wanted, within = name.casefold(), _Within(folder)
+        return [
+            record
+            for record, its_name in self._sorted[order]
+            if wanted in its_name and kind in (None, record.kind) and within(os.path.dirname(record.path))
+        ]
+
+    def files(self, ids: Collection[str]) -> list[VideoRecord]:
+        """The files with these ids; ProblemError 404 if one is not in the library."""
+        found = {name: record for record in self.records if (name := file_id(record)) in ids}
+        if len(found) < len(set(ids)):
+            raise ProblemError(404, "no such file in the library")
+        return list(found.values())
+
+
+_ORDERS: dict[FileOrder, Callable[[tuple[VideoRecord, str]], Any]] = {
+    "name": lambda pair: (pair[1], pair[0].path),
+    "newest": lambda pair: (-pair[0].modified, pair[0].path),
+    "longest": lambda pair: (-pair[0].duration, pair[0].path),
+    "largest": lambda pair: (-pair[0].size, pair[0].path),
+}
+
+
+class _Within(dict[str, bool]):
+    """Whether folders are, or lie below, one of a name; each is looked at once."""
+
+    def __init__(self, name: str | None) -> None:
+        super().__init__()
+        self.name = name
+
+    def __call__(self, folder: str) -> bool:
+        return self.name is None or self[folder]
+
+    def __missing__(self, folder: str) -> bool:
+        self[folder] = any(readable(os.path.basename(above)) == self.name for above in ancestors(folder))
+        return self[folder]
+
+
+def file_id(record: VideoRecord) -> str:
+    """The id of a file in the library: clients know no paths."""
+    return hashlib.sha256(stored(record.path).encode()).hexdigest()
+
+
+def ancestors(folder: str) -> list[str]:
     """The folder and its parents, without the root."""
     found = []
     while os.path.basename(folder):
@@ -112,6 +174,10 @@ class LibraryVersion:
     def hours(self) -> float:
         """Total duration of the videos."""
         return sum(record.duration for record in self.snapshot.shown.values()) / 3600
+
+    @cached_property
+    def listing(self) -> Listing:
+        return Listing(self.snapshot.videos())
 
     @cached_property
     def segments(self) -> int:

@@ -27,6 +27,7 @@ from prota.server.answering import QueryWorker
 from prota.server.browsing import Examples
 from prota.server.guard import Guard
 from prota.server.jobs import Jobs, order_for
+from prota.server.media import Originals
 from prota.server.options import ServerOptions
 from prota.server.page import add_pages
 from prota.server.problems import Problem, add_problem_handlers
@@ -130,6 +131,7 @@ def _backend(library: Where, options: ServerOptions) -> Backend:
         BoundedPool("prota-decode", _DECODERS, _DECODING_LIMIT),
         Jobs(order, catalogue.refresh_soon),
         Examples(worker),
+        Originals(),
     )
 
 

@@ -5,11 +5,16 @@ Paths come from the library, never from the client.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import mimetypes
 import os
 import re
 import stat
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -18,10 +23,15 @@ from starlette.responses import Response, StreamingResponse
 from prota.library.records import VideoRecord
 from prota.platform import open_nonblocking
 from prota.server.problems import ProblemError
+from prota.server.queueing import LruCache
 
-__all__ = ["parse_range", "stream_video"]
+__all__ = ["Originals", "parse_range", "stream_video"]
 
 _CHUNK = 256 * 1024
+# Files up to this size, hashed in a fraction of a second, are hashed before they are served.
+_QUICK = 128 * 2**20
+# Files of which the server remembers whether they have the right content.
+_REMEMBERED = 10_000
 # By the decoded format: x.jpg may contain a PNG. MPO is a JPEG with several pictures, written by some cameras.
 _MEDIA_TYPES = {kind: f"image/{kind}" for kind in ("jpeg", "png", "webp", "gif", "bmp")} | {"mpo": "image/jpeg"}
 
@@ -46,12 +56,98 @@ def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
     return first, last + 1
 
 
-def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range: str | None) -> Response:
-    """The response with the file of a record, or a range of it."""
-    file = _opened(record)
+class Originals:
+    """Opens indexed files, and only if their content is what was indexed: its SHA-256 is the id of a video."""
+
+    def __init__(self) -> None:
+        self._checks: LruCache[Future[bool]] = LruCache(_REMEMBERED)
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="prota-hash")
+        self._ended = threading.Event()
+
+    def open(self, record: VideoRecord) -> FileIO:
+        """ProblemError 404 if the file is missing, 409 if it is another.
+
+        A link, or a file of another date, is hashed before any byte of it is read by a client: somebody who may write
+        in a folder can put a link to any file there. A large file is hashed meanwhile, if its path has no link, and its
+        size and date are those that were indexed.
+        """
+        try:
+            file, linked = _open(record.path)
+        except (OSError, ValueError):
+            raise ProblemError(404, f"the file of this {record.kind} is missing; index its folder again") from None
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and status.st_size == record.size:
+            check = self._check(record, status)
+            doubtful = linked or status.st_mtime_ns != record.modified or status.st_size <= _QUICK
+            with suppress(OSError):
+                if (not doubtful and not check.done()) or check.result():
+                    return file
+        file.close()
+        raise ProblemError(409, f"the file of this {record.kind} has changed; index its folder again")
+
+    def close(self) -> None:
+        self._ended.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self, record: VideoRecord, status: os.stat_result) -> Future[bool]:
+        """Whether this file has the content of a record; a file is hashed once, until it changes."""
+        key = (record.video_id, _identity(status))
+        with self._lock:
+            check = self._checks.get(key)
+            if check is None or (check.done() and check.exception() is not None):
+                check = self._threads.submit(self._is_same, record, _identity(status))
+                self._checks.put(key, check)
+        return check
+
+    def _is_same(self, record: VideoRecord, identity: tuple[int, ...]) -> bool:
+        digest = hashlib.sha256()
+        with FileIO(record.path, opener=open_nonblocking) as file:
+            # Before and after reading: neither another file, nor one that is being written.
+            same = _identity(os.fstat(file.fileno())) == identity
+            while same and (data := file.read(_CHUNK)) and not self._ended.is_set():
+                digest.update(data)
+            same = same and _identity(os.fstat(file.fileno())) == identity
+        return same and digest.hexdigest() == record.video_id
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """The time of the last change, unlike the date of a file, cannot be set."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _open(path: str) -> tuple[FileIO, bool]:
+    """Open a file once; and whether its path contains a link, as far as the system can tell."""
+    if os.open not in os.supports_dir_fd:
+        return FileIO(path, opener=open_nonblocking), True
+    *folders, name = Path(path).parts
+    parent = os.open(folders[0], os.O_RDONLY)
+    try:
+        for folder in folders[1:]:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            os.close(parent)
+            parent = below
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return FileIO(os.open(name, flags, dir_fd=parent), "rb"), False
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.EACCES):
+            raise
+        return FileIO(path, opener=open_nonblocking), True
+    finally:
+        os.close(parent)
+
+
+def stream_video(
+    file: FileIO, record: VideoRecord, method: str, *, wanted: str | None = None, if_range: str | None = None
+) -> Response:
+    """The response with the open file of a record, or a range of it."""
     # The tag changes with the file, so that a client never joins parts of two files of the same size.
     tag = f'"{record.video_id[:32]}-{os.fstat(file.fileno()).st_mtime_ns:x}"'
-    span = parse_range(wanted if if_range in (None, tag) else None, record.size)
+    try:
+        span = parse_range(wanted if if_range in (None, tag) else None, record.size)
+    except ProblemError:
+        file.close()
+        raise
     first, end = span or (0, record.size)
     headers = {"Accept-Ranges": "bytes", "ETag": tag, "Content-Length": str(end - first)}
     headers["Cache-Control"] = "private, max-age=0, must-revalidate"
@@ -67,19 +163,6 @@ def stream_video(record: VideoRecord, method: str, wanted: str | None, if_range:
         file.close()
         return Response(status_code=status, headers=headers, media_type=kind)
     return StreamingResponse(_chunks(file, first, end), status, headers=headers, media_type=kind)
-
-
-def _opened(record: VideoRecord) -> FileIO:
-    """Open the file, and check that it is still the one that was indexed."""
-    try:
-        file = FileIO(record.path, opener=open_nonblocking)
-    except (OSError, ValueError):
-        raise ProblemError(404, f"the file of this {record.kind} is missing; index its folder again") from None
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode) or status.st_size != record.size:
-        file.close()
-        raise ProblemError(409, f"the file of this {record.kind} has changed; index its folder again")
-    return file
 
 
 def _chunks(file: FileIO, first: int, end: int) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from prota.server import browsing
 from prota.server.answering import Explain, Filters, QueryWorker, Search, Timeline, timeline, title_of
 from prota.server.browsing import Examples, Wanted, when
 from prota.server.jobs import Job, Jobs
-from prota.server.media import stream_video
+from prota.server.media import Originals, stream_video
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError, readable, sentence
 from prota.server.queueing import BoundedPool
@@ -78,6 +78,7 @@ class Backend:
     """Decodes uploads, so that searches do not wait for them."""
     jobs: Jobs
     examples: Examples
+    originals: Originals
 
     def close(self) -> None:
         self.jobs.close()
@@ -85,6 +86,7 @@ class Backend:
         self.worker.close()
         self.requests.close()
         self.decoding.close()
+        self.originals.close()
 
 
 def _backend(request: Request) -> Backend:
@@ -362,7 +364,9 @@ async def segments(backend: BackendDep, video: VideoId, q: Words | None = None) 
 def stream(backend: BackendDep, request: Request, video: VideoId) -> Response:
     """Return the original file, or the range of bytes that the Range header asks for; HEAD is supported."""
     record = backend.catalogue.at().record(video)
-    return stream_video(record, request.method, request.headers.get("range"), request.headers.get("if-range"))
+    file = backend.originals.open(record)
+    headers = request.headers
+    return stream_video(file, record, request.method, wanted=headers.get("range"), if_range=headers.get("if-range"))
 
 
 @_library.get(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,30 @@ SMALL = SegmentPlan(frames=4, fps=2.0)
 COLOURS = [(200, 40, 40), (40, 180, 60), (50, 60, 210)]
 
 
-def write_scenes(path: Path, scenes: Sequence[tuple[int, int]], rate: int = 10, name: str = "libx264") -> Path:
-    """One shot after the other: a colour, and for how many frames, with a white bar that moves through it."""
+def write_frames(path: Path, frames: Iterable[np.ndarray[Any, Any]], rate: int = 10, name: str = "libx264") -> Path:
+    """Frames of 96 × 64."""
     import av
 
     with av.open(str(path), "w") as file:
         stream: Any = file.add_stream(name, rate=rate, options={"g": "12"})
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for frame in frames:
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        file.mux(stream.encode(None))
+    return path
+
+
+def write_scenes(path: Path, scenes: Sequence[tuple[int, int]], rate: int = 10, name: str = "libx264") -> Path:
+    """One shot after the other: a colour, and for how many frames, with a white bar that moves through it."""
+
+    def frames() -> Iterator[np.ndarray[Any, Any]]:
         for colour, count in scenes:
             for number in range(count):
                 picture = np.full((64, 96, 3), COLOURS[colour], dtype=np.uint8)
                 picture[:, number % 90 : number % 90 + 6] = 240
-                file.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        file.mux(stream.encode(None))
-    return path
+                yield picture
+
+    return write_frames(path, frames(), rate, name)
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +189,18 @@ def test_thumbnails_are_small_jpegs_of_the_middle(film: Path) -> None:
     middles = [colour_of(np.asarray(Image.open(io.BytesIO(jpeg)))) for jpeg in content.thumbnails]
     # Of segment n the third frame, at n + 1.2 s.
     assert middles == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+
+
+def test_a_thumbnail_is_not_black_where_the_segment_shows_something(tmp_path: Path) -> None:
+    path = tmp_path / "fade.mp4"
+    dark, bright = np.zeros((64, 96, 3), dtype=np.uint8), np.zeros((64, 96, 3), dtype=np.uint8)
+    bright[16:48, 24:72] = 220
+    write_frames(path, [dark if 4 < n < 36 else bright for n in range(40)])
+    (jpeg,) = read(path, SegmentPlan(frames=8, fps=2.0)).thumbnails
+    assert np.asarray(Image.open(io.BytesIO(jpeg))).max() > 180
+    write_frames(path, [dark] * 40)
+    (jpeg,) = read(path, SegmentPlan(frames=8, fps=2.0)).thumbnails
+    assert np.asarray(Image.open(io.BytesIO(jpeg))).max() < 20
 
 
 def test_a_wide_picture_has_a_wide_thumbnail(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ PART = 64
 # Longest side; smaller frames are not enlarged.
 THUMBNAIL = 160
 JPEG_QUALITY = 80
+# Standard deviation of grey levels below which a picture shows nothing: black, white, the end of a fade.
+FLAT = 10.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class VideoContent:
     frames: Picture
     """[F, size, size, 3] RGB; frames that overlapping segments share are there once."""
     thumbnails: tuple[bytes, ...]
-    """[S] JPEGs of the middle frames."""
+    """[S] JPEGs of the middle frames, or of those with most contrast where the middle shows nothing."""
     counted: bool = False
     """See `Timeline`."""
 
@@ -144,7 +146,7 @@ def _read(request: ReadRequest) -> VideoContent:
     for row, segment in zip(index, part, strict=True):
         row[: len(segment.indices)] = np.searchsorted(chosen, segment.indices)
     mask = index >= 0
-    middles = index[np.arange(len(part)), mask.sum(axis=1) // 2]
+    contrast = np.array([contrast for *_, contrast in pictures])
     return VideoContent(
         duration=timeline.duration,
         width=timeline.width,
@@ -159,20 +161,27 @@ def _read(request: ReadRequest) -> VideoContent:
         times=np.where(mask, timeline.times[chosen][index], np.nan),
         mask=mask,
         index=index,
-        frames=np.stack([square for square, _ in pictures]),
-        thumbnails=tuple(pictures[middle][1] for middle in middles),
+        frames=np.stack([square for square, *_ in pictures]),
+        thumbnails=tuple(pictures[_telling(row[seen], contrast)][1] for row, seen in zip(index, mask, strict=True)),
         counted=timeline.counted,
     )
 
 
-def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes]:
-    """A frame for the model, and its thumbnail."""
+def _telling(frames: Integers, contrast: Floats) -> int:
+    """The frame of a segment for its thumbnail: the middle one, if it shows anything."""
+    middle = int(frames[len(frames) // 2])
+    return middle if contrast[middle] >= FLAT else int(frames[contrast[frames].argmax()])
+
+
+def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes, float]:
+    """A frame for the model, its thumbnail, and the contrast of that."""
     picture = Image.fromarray(frame)
     scale = min(1.0, THUMBNAIL / max(picture.size))
     sides = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
     file = io.BytesIO()
-    picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0).save(file, "JPEG", quality=JPEG_QUALITY)
-    return to_square(frame, size, extent), file.getvalue()
+    small = picture.resize(sides, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    small.save(file, "JPEG", quality=JPEG_QUALITY)
+    return to_square(frame, size, extent), file.getvalue(), float(np.asarray(small.convert("L")).std())
 
 
 def _line(text: str) -> str:

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess  # noqa: F401 (as that of Linux: it looks for msvcrt)
 import sys
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -93,6 +93,7 @@ def _apply() -> None:
         platform: Any = importlib.import_module("prota.platform")
     del sys.modules["msvcrt"]
     # Processes are those of Linux.
+    platform.send_file, platform.receive_file = reduction.send_handle, reduction.recv_handle
     platform.inherit = lambda handle: {"pass_fds": (handle,), "start_new_session": True}
 
 

@@ -26,6 +26,7 @@ from prota.cli.options import (
     print_json,
     require_model,
     require_paths,
+    warn_unconfined,
 )
 from prota.cli.progress import progress_bar
 from prota.cli.train import StopRequest
@@ -79,6 +80,7 @@ def index(
         check(ray)
     from prota.library.library import Library
 
+    warn_unconfined()
     # On a cluster the workers encode; this process only identifies the model.
     opened = Library(library, model, device="cpu" if ray else device)
     if frames > (most := opened.model.config.encoder.frames):

@@ -15,6 +15,7 @@ import typer
 
 from prota.errors import NotFoundError
 from prota.models import shipped
+from prota.platform import unconfined
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,7 @@ __all__ = [
     "require_paths",
     "require_system",
     "show_table",
+    "warn_unconfined",
     "write_json",
 ]
 
@@ -208,6 +210,12 @@ def write_json(value: object, file: Path) -> None:
         print_json(value, indent=2)
     else:
         file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def warn_unconfined() -> None:
+    """Report that this system has no sandbox for decoders."""
+    if reason := unconfined():
+        typer.echo(f"warning: decoding is not confined ({reason}); index only files that you trust", err=True)
 
 
 @contextmanager

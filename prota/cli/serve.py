@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, connected, require_model
+from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, connected, require_model, warn_unconfined
 from prota.errors import MissingPackageError
 
 __all__ = ["serve"]
@@ -82,6 +82,7 @@ def serve(
     from prota.library.storage.location import Location
     from prota.server.app import run
 
+    warn_unconfined()
     # Storage that does not respond now may do so later.
     with suppress(OSError, ValueError):
         if not allow and not Location.of(library).exists("library.json"):

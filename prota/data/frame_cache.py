@@ -207,7 +207,7 @@ def fill_cache(
             max_seconds=plan.max_seconds,
             threads=threads,
         )
-        items = ((id, str(videos[id])) for id in todo)
+        items = ((id, Path(videos[id])) for id in todo)
         failed, started = 0, time.monotonic()
         try:
             with DecodePool(max(1, min(workers, len(todo))), timeout) as pool:

@@ -30,14 +30,14 @@ def read_clips(paths: Sequence[str | Path], config: EncoderConfig) -> Iterator[t
     read = partial(read_clip, frames=config.frames, size=size, extent=config.picture)
     with DecodePool(max(1, min(len(paths), os.cpu_count() or 1)), _TIMEOUT) as pool:
         for start in range(0, len(paths), _BATCH):
-            batch = [str(path) for path in paths[start : start + _BATCH]]
+            batch = [Path(path) for path in paths[start : start + _BATCH]]
             frames = torch.zeros(len(batch), config.frames, 3, size, size, dtype=torch.uint8)
             mask = torch.zeros(frames.shape[:2], dtype=torch.bool)
             for place, outcome in pool.run(read, list(enumerate(batch))):
                 if outcome.bug:
                     raise RuntimeError(f"{batch[place]}: {outcome.bug}")
                 if outcome.value is None:
-                    path, reason = batch[place], str(outcome.error)
+                    path, reason = str(batch[place]), str(outcome.error)
                     raise DecodeError(reason if path in reason else f"{path}: {reason}")
                 clip = torch.from_numpy(outcome.value[0]).permute(0, 3, 1, 2)
                 frames[place, : len(clip)], mask[place, : len(clip)] = clip, True

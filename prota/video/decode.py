@@ -6,6 +6,8 @@ time limit, see `prota.workers.process_pool`.
 
 from __future__ import annotations
 
+import importlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,19 @@ from prota.video.sampling import SAME_TIME, uniform_indices
 from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Transform, finished
 from prota.video.transforms import Extent, to_square
 
-__all__ = ["DecodeError", "Timeline", "decode_chosen", "read_clip", "read_timeline"]
+__all__ = ["DecodeError", "Timeline", "decode_chosen", "load_decoders", "read_clip", "read_timeline"]
+
+
+def load_decoders() -> list[Path]:
+    """Import all that decodes, for a process that will be confined; returns the folders of code that it may need still.
+
+    Shared libraries must be loaded before; modules of Python are imported even later, such as for an encoding of text.
+    """
+    modules = [importlib.import_module(name) for name in ("os", "av", "numpy", "PIL.Image", "prota")]
+    # Also what reads the orientation of photographs, and JPEGs with several pictures.
+    for plugin in ("Bmp", "Gif", "Jpeg", "Png", "WebP", "Tiff", "Mpo"):
+        importlib.import_module(f"PIL.{plugin}ImagePlugin")
+    return [Path(os.path.realpath(str(module.__file__))).parent for module in modules]
 
 
 def read_timeline(path: str | Path) -> Timeline:
@@ -26,7 +40,7 @@ def read_timeline(path: str | Path) -> Timeline:
 
     The whole file is decoded if the packets are not reliable: without time stamps, AVI, VP8.
     """
-    path = _checked(path)
+    path = Path(path)
     return read_picture(path)[0] if is_picture(path) else pyav.frame_index(path).timeline
 
 
@@ -47,7 +61,7 @@ def decode_chosen(
     To read a file in parts with one timeline, pass the first part's `Timeline.counted` as ``counted``. In a timeline
     from packets, a frame that is never shown is replaced by the frame visible at its time.
     """
-    path = _checked(path)
+    path = Path(path)
     timeline, read = _source(path, threads, bool(counted))
     chosen = _checked_indices(path, choose(timeline), timeline)
     try:
@@ -95,18 +109,6 @@ def _source(path: Path, threads: int, counted: bool) -> tuple[Timeline, Callable
         return alone, lambda wanted, transform: [finished(picture, transform)] * len(wanted)
     index = pyav.counted_index(path) if counted else pyav.frame_index(path)
     return index.timeline, lambda wanted, transform: pyav.read_frames(path, index, wanted, transform, threads=threads)
-
-
-def _checked(path: str | Path) -> Path:
-    """The absolute path, because FFmpeg reads `a:b.mp4` as a protocol."""
-    path = Path(path)
-    if not path.exists():
-        raise DecodeError(f"{path}: no such file")
-    if not path.is_file():
-        raise DecodeError(f"{path}: not a file")
-    if path.stat().st_size == 0:
-        raise DecodeError(f"{path}: empty file")
-    return path.absolute()
 
 
 def _checked_indices(path: Path, indices: Sequence[int], timeline: Timeline) -> list[int]:

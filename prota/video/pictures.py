@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from prota.video.opening import opened
 from prota.video.timeline import DecodeError, Picture, Timeline
 
 __all__ = ["PICTURE_EXTENSIONS", "is_picture", "read_picture"]
@@ -28,20 +30,24 @@ def read_picture(path: Path) -> tuple[Timeline, Picture]:
 
     Animations give their first frame. Transparent areas become white.
     """
+    with opened(path) as file:
+        codec, picture = _decoded(path, file)
+    frame = np.asarray(picture)
+    height, width = frame.shape[:2]
+    return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
+
+
+def _decoded(path: Path, file: io.FileIO) -> tuple[str, Any]:
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     try:
         # Pillow warns of corrupt metadata, and of large pictures that it accepts.
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as stored:
-            codec = (stored.format or "").lower()
-            picture = _to_rgb(ImageOps.exif_transpose(stored))
+        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as stored:
+            return (stored.format or "").lower(), _to_rgb(ImageOps.exif_transpose(stored))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         # Pillow raises many types of errors for truncated, corrupt and other files.
         reason = "not a JPEG, PNG, WebP, GIF or BMP file" if isinstance(error, UnidentifiedImageError) else str(error)
         raise DecodeError(f"{path}: cannot read: {reason}") from None
-    frame = np.asarray(picture)
-    height, width = frame.shape[:2]
-    return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
 
 
 def _to_rgb(picture: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,9 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from prota.video.opening import opened
 from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Times, Transform, end_of, finished
 
 __all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames"]
+
+
+# Containers that hold their frames themselves. FFmpeg also opens playlists (hls, dash, concat, imf) and numbered
+# pictures, which make it read other files; and formats of devices, scripts and old games.
+_CONTAINERS = (
+    *("mov", "matroska", "avi", "mpeg", "mpegts", "mpegvideo", "m4v", "asf", "flv", "live_flv", "ogg", "mxf", "rm"),
+    *("mjpeg", "gif", "apng", "yuv4mpegpipe", "ivf", "h261", "h263", "h264", "hevc", "vvc", "av1", "obu", "vc1"),
+    *("vc1test", "dirac", "cavsvideo", "nut", "nuv", "gxf", "dv", "wtv", "swf", "mjpeg_2000", "jpeg_pipe", "kux"),
+)
+_ALONE = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": "none"}
 
 
 class NotShownError(DecodeError):
@@ -63,7 +75,8 @@ def _kept(path: Path, make: Callable[[Path], Index]) -> Index:
 
 
 def _identity(path: Path) -> tuple[Path, int, int]:
-    status = path.stat()
+    with opened(path) as file:
+        status = os.fstat(file.fileno())
     return path, status.st_size, status.st_mtime_ns
 
 
@@ -77,7 +90,7 @@ def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
     av = _av()
     doing = "open"
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with opened(path) as file, av.open(file, metadata_errors="replace", options=_ALONE) as container:
             cover = av.stream.Disposition.attached_pic
             stream = next((stream for stream in container.streams.video if not stream.disposition & cover), None)
             if stream is None:
@@ -90,6 +103,9 @@ def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
             stream.codec_context.options = {"err_detect": "explode"}
             doing = "read"
             yield container, stream
+    except av.ArgumentError as error:
+        reason = "not a supported container; playlists are not followed" if doing == "open" else _reason(error)
+        raise DecodeError(f"{path}: cannot {doing}: {reason}") from error
     except (av.FFmpegError, OSError) as error:
         raise DecodeError(f"{path}: cannot {doing}: {_reason(error)}") from error
 
@@ -143,9 +159,8 @@ def _scanned_index(path: Path) -> Index:
 def _packets(path: Path, container: Any, stream: Any) -> tuple[list[Any], list[int]]:
     """Time stamps of all packets to be shown, and those of keyframes; DecodeError for a truncated file."""
     stamps, keyframes, last = list[Any](), list[int](), 0.0
-    size = path.stat().st_size
     # The index of the file points past its end, or the last packet is incomplete.
-    cut = any(entry.pos + entry.size > size for entry in stream.index_entries)
+    cut = any(entry.pos + entry.size > container.size for entry in stream.index_entries)
     for packet in container.demux([stream, *container.streams.audio]):
         if packet.pts is not None:
             last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
@@ -221,7 +236,7 @@ def _exif_orientation(path: Path) -> int:
     from PIL import Image
 
     try:
-        with Image.open(path) as picture:
+        with opened(path) as file, Image.open(file) as picture:
             return int(picture.getexif().get(0x112, 1))
     except Exception:
         # Pillow may fail on files that FFmpeg reads.

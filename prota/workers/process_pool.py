@@ -3,14 +3,20 @@
 Each worker is a new Python process that runs one job at a time. A job that exceeds the time limit is killed with its
 worker, a crash fails one job, and errors are reported per item. Workers are not forked and do not run the main script
 again, so they are safe beside torch and CUDA and need no `if __name__ == "__main__"`.
+
+Workers are confined where the system can (`prota.platform.confine`): the parent opens the file of a job; a worker can
+open no other, write none, and use no network. It has no keys from the environment, and only data is read from it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -18,17 +24,26 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Pipe, wait
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from prota.errors import ProtaError
-from prota.platform import Connection, end_with, inherit, limit_memory
+from prota.platform import Connection, confine, end_with, inherit, limit_memory, receive_file, send_file, unconfined
+from prota.video.opening import given, open_file
 
 __all__ = ["DecodePool", "Outcome", "WorkerError"]
 
 # Seconds for a worker to start; generous, for a machine under load.
 START_LIMIT = 120.0
+# Bytes of address space of a worker: frames of 8K with those that their decoder keeps take 2 to 4 GB.
+MEMORY = 8 * 2**30
+# Bytes of a result.
+LARGEST = 4 * 2**30
 
 Key = TypeVar("Key")
 
@@ -65,6 +80,13 @@ class _Worker:
     def free(self) -> bool:
         return self.ready and not self.busy
 
+    def send(self, job: Callable[[Any], Any], argument: Any) -> None:
+        path = argument if isinstance(argument, Path) else getattr(argument, "path", None)
+        with contextlib.nullcontext() if path is None else open_file(path) as file:
+            self.connection.send_bytes(pickle.dumps((path, pickle.dumps((job, argument)))))
+            if file is not None:
+                send_file(self.connection, file.fileno(), self.process.pid)
+
     def kill(self) -> int:
         """Kill the process and wait for it; returns its exit status."""
         self.process.kill()
@@ -75,10 +97,11 @@ class _Worker:
 class DecodePool:
     """Runs a function in ``workers`` processes, with a ``timeout`` in seconds per item; a context manager.
 
-    ``memory``: limit in bytes per process, for untrusted files; 0: none.
+    The function reads one file at most: its argument is a `Path`, or has one as ``path``. ``memory``: limit in bytes
+    per process; 0: none.
     """
 
-    def __init__(self, workers: int, timeout: float, memory: int = 0) -> None:
+    def __init__(self, workers: int, timeout: float, memory: int = MEMORY) -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         if not timeout > 0:
@@ -143,7 +166,7 @@ class DecodePool:
         worker = next(worker for worker in self._crew if worker.free)
         worker.busy, worker.key, worker.started = True, key, time.monotonic()
         try:
-            worker.connection.send((job, argument))
+            worker.send(job, argument)
         except OSError:
             # The worker has just died; `collect` reports the closed connection.
             pass
@@ -175,7 +198,7 @@ class DecodePool:
 
     def _listen(self, worker: _Worker) -> Iterator[tuple[Any, Outcome]]:
         try:
-            message = worker.connection.recv()
+            message = worker.connection.recv_bytes(LARGEST)
         except (EOFError, OSError):
             status = self._dismiss(worker, grace=1.0)
             if not worker.busy:
@@ -187,7 +210,7 @@ class DecodePool:
             worker.ready = True
             return
         worker.busy = False
-        yield worker.key, Outcome(*message)
+        yield worker.key, _outcome_of(message)
 
     def _dismiss(self, worker: _Worker, grace: float = 0.0) -> int:
         """End a worker; wait ``grace`` seconds for its own exit status first."""
@@ -211,6 +234,7 @@ def _start_worker(memory: int) -> _Worker:
             stdin=subprocess.DEVNULL,
             # Output of a decoder must not mix with the JSON that a command prints.
             stdout=subprocess.DEVNULL,
+            env=_environment(),
             **inherit(theirs.fileno()),
         )
     except BaseException:
@@ -221,39 +245,105 @@ def _start_worker(memory: int) -> _Worker:
     return _Worker(process, ours)
 
 
+def _environment() -> dict[str, str]:
+    """Without keys, and with one thread for matrix products: threads that run already are not confined."""
+    secret = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|KEY", re.IGNORECASE)
+    environment = {name: value for name, value in os.environ.items() if not secret.search(name)}
+    return environment | {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+
+
 def _work() -> None:
     """The main function of a worker: runs jobs until the parent closes the connection or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    parent, memory = int(sys.argv[2]), int(sys.argv[3])
     # Crashes are expected here: no core dumps.
-    limit_memory(memory)
-    end_with(parent)
+    limit_memory(int(sys.argv[3]))
+    from prota.video.decode import load_decoders
+
+    code = tuple(load_decoders())
     try:
-        connection.send("ready")
+        connection.send_bytes(b"ready")
         while True:
-            _answer(connection)
+            _answer(connection, code)
     except (EOFError, OSError):
         # Not sys.exit: threads of a decoder may hang.
         os._exit(0)
 
 
-def _answer(connection: Connection[Any, Any]) -> None:
-    payload = connection.recv_bytes()
+def _answer(connection: Connection[Any, Any], code: tuple[Path, ...]) -> None:
+    path, work = pickle.loads(connection.recv_bytes())
+    file = contextlib.nullcontext() if path is None else given(Path(path), receive_file(connection))
     started = time.monotonic()
     value, error, bug = None, None, ""
-    try:
-        # Not by recv(): if importing the job fails, this item fails.
-        job, argument = pickle.loads(payload)
-        value = job(argument)
-    except BaseException as failure:
-        error = _line(failure)
-        bug = "" if isinstance(failure, ProtaError | OSError | MemoryError) else traceback.format_exc()
+    with file:
+        try:
+            # Loaded apart: if importing the job fails, this item fails.
+            job, argument = pickle.loads(work)
+            _confine(code)
+            value = job(argument)
+        except BaseException as failure:
+            error = _line(failure)
+            bug = "" if isinstance(failure, ProtaError | OSError | MemoryError) else traceback.format_exc()
     seconds = time.monotonic() - started
     try:
-        connection.send((value, error, seconds, bug))
-    except (AttributeError, TypeError, ValueError) as failure:
-        connection.send((None, f"cannot send the result back: {_line(failure)}", seconds))
+        message = _dumps((value, error, seconds, bug))
+    except (AttributeError, TypeError, ValueError, pickle.PicklingError) as failure:
+        message = _dumps((None, f"cannot send the result back: {_line(failure)}", seconds, ""))
+    connection.send_bytes(message)
+
+
+@cache
+def _confine(code: tuple[Path, ...]) -> None:
+    """Before the first job runs, and after its module is imported."""
+    reason = confine(code)
+    if reason != unconfined():
+        print(f"warning: decoding is not confined: {reason}", file=sys.stderr)
+    # Threads that start later are confined, too.
+    end_with(int(sys.argv[2]))
+
+
+class _Pickler(pickle.Pickler):
+    """Writes arrays as `_array`, which reads nothing but numbers."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            numbers: Any = np.ascontiguousarray(value)
+            return _array, (value.dtype.str, value.shape, pickle.PickleBuffer(numbers))
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads what a confined worker may have forged: arrays, plain values and frozen dataclasses of this package."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (__name__, "_array"):
+            return _array
+        found = getattr(sys.modules.get(module), name, None) if module.startswith("prota.") else None
+        if isinstance(found, type) and dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            return found
+        raise pickle.UnpicklingError(f"{module}.{name} is not data")
+
+
+def _array(kind: str, shape: tuple[int, ...], data: bytes | bytearray) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(str(kind))
+    if dtype.kind not in "biuf":
+        raise pickle.UnpicklingError(f"no array of numbers: {kind!r}")
+    return np.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _dumps(message: Any) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol=5).dump(message)
+    return file.getvalue()
+
+
+def _outcome_of(message: bytes) -> Outcome:
+    try:
+        value, error, seconds, bug = _Unpickler(io.BytesIO(message)).load()
+        return Outcome(value, None if error is None else str(error), float(seconds), str(bug))
+    except Exception as invalid:
+        # Invalid pickles raise errors of any type.
+        return Outcome(None, f"the decoder sent an invalid result: {_line(invalid)}", 0.0)
 
 
 def _line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from prota.cli.options import print_json, read_lines
+from prota.errors import NotFoundError
 from tests.cli.test_commands import prota
 from tests.processes import REPOSITORY, python
 
@@ -38,6 +39,22 @@ def test_json_keeps_every_letter(encoding: str, kept: bool, monkeypatch: pytest.
     said = held.getvalue().decode(encoding)
     assert json.loads(said) == value
     assert ("Äpfel" in said) == kept
+
+
+@pytest.mark.parametrize("command", ["index", "serve"])
+def test_decoding_without_a_sandbox_is_said_once(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **options: object) -> None:
+        raise NotFoundError("stopped here")
+
+    monkeypatch.setattr("prota.server.app.run", stopped)
+    monkeypatch.setattr("prota.library.library.Library", stopped)
+    monkeypatch.setattr("prota.cli.options.unconfined", lambda: "no Landlock")
+    result = prota(command, *([tmp_path] if command == "index" else []), cwd=tmp_path)
+    assert result.returncode == 1
+    warnings = [line for line in result.stderr.splitlines() if "no Landlock" in line]
+    assert len(warnings) == 1
+    assert result.stderr.splitlines()[-1].endswith("stopped here")
+    assert result.stdout == ""
 
 
 @pytest.mark.process

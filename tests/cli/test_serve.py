@@ -37,6 +37,7 @@ def test_a_library_that_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: py
     """It is served from when it is made; but a mistyped folder never will be."""
     started: list[object] = []
     monkeypatch.setattr("prota.server.app.run", lambda library, options: started.append(library))
+    monkeypatch.setattr("prota.cli.options.unconfined", lambda: "")
     for arguments, said in (
         ((), "no library at nowhere yet: create one with `prota index FOLDER --library nowhere`\n"),
         (("--allow", tmp_path), ""),

@@ -121,7 +121,7 @@ def test_a_stream_that_breaks_never_gives_fewer_or_other_frames(tmp_path: Path) 
     with pytest.raises(DecodeError, match=r"only \d+ of 30 frames are readable"):
         decode_frames(path, [0, 29])
     with pytest.raises(DecodeError, match="are readable"):
-        decode_all(str(path))
+        decode_all(path)
 
 
 def test_a_recording_that_starts_in_the_middle_gives_what_can_be_shown(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_files_that_decoders_trip_over(shared: Path) -> None:
     with (folder / "manifest.csv").open(encoding="utf-8", newline="") as file:
         rows = {row["file"]: row for row in csv.DictReader(file)}
     with DecodePool(workers=2, timeout=LIMIT) as workers:
-        found = dict(workers.run(decode_uniform, ((name, str(folder / name)) for name in rows)))
+        found = dict(workers.run(decode_uniform, ((name, folder / name) for name in rows)))
     assert found.keys() == rows.keys()
     failed = {Path(name).name: outcome.error for name, outcome in found.items() if outcome.value is None}
     assert failed.keys() == REASONS.keys(), json.dumps(failed)
@@ -183,6 +183,6 @@ def test_real_rotated_files_are_upright(shared: Path) -> None:
     """Pictures of a keyboard, each readable after rotation (looked at once)."""
     folder = shared / "data" / "decode_tests" / "decord" / "tests" / "test_data"
     for turn, shape in ((0, (320, 568, 3)), (90, (568, 320, 3)), (180, (320, 568, 3))):
-        timeline, frames = decode_all(str(folder / f"video_{turn}.mov"))
+        timeline, frames = decode_all(folder / f"video_{turn}.mov")
         assert timeline.rotation == turn
         assert {frame.shape for frame in frames} == {shape}

@@ -142,23 +142,22 @@ def test_bad_settings_are_refused(settings: tuple[int, float]) -> None:
 
 
 PARENT = """
-import signal, sys
+import signal
 from prota.workers.process_pool import DecodePool
 from tests.workers.jobs import note_and_hang
 # Tests in the background of a shell inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with DecodePool(workers=2, timeout=1e9) as pool:
-    list(pool.run(note_and_hang, [("a", sys.argv[1]), ("b", sys.argv[1])]))
+    list(pool.run(note_and_hang, [("a", 1), ("b", 2)]))
 """
 
 
 @posix
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
-def test_workers_go_with_their_parent(tmp_path: Path, name: str) -> None:
+def test_workers_go_with_their_parent(name: str) -> None:
     how = signal.Signals[name]
-    with python("-c", PARENT, tmp_path, process_group=0) as parent:
-        wait_until(lambda: len(list(tmp_path.glob("*.worker"))) == 2)
-        pids = [int(path.stem) for path in tmp_path.glob("*.worker")]
+    with python("-c", PARENT, process_group=0) as parent:
+        pids = [int(parent.stderr.readline()) for _ in range(2)]
         os.killpg(parent.pid, how)
         assert parent.wait() == -how
         wait_until(lambda: all(gone(pid) for pid in pids))

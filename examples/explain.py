@@ -1,10 +1,12 @@
-"""Why was it found? Words and seconds add up to the score."""
+"""Why was it found? The heat of a word: how well each frame fits it."""
 
 from pathlib import Path
 
 import prota
 
 hit = prota.Library("lib").search("a cup of coffee", k=1)[0]
-for word in hit.explain().words:
-    print(word.text, word.contribution)
+why = hit.explain()
+print(why.sentence)
+for word in why.words:
+    print(word.text, word.heat)
 Path("coffee.jpg").write_bytes(hit.thumbnail)

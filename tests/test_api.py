@@ -123,8 +123,11 @@ def test_a_library_is_searched_with_texts_and_clips(tmp_path: Path) -> None:
     hit = one[0]
     assert hit.thumbnail.startswith(b"\xff\xd8")
     why = hit.explain()
-    parts = [part.contribution for part in (*why.words, *why.frames)]
+    parts = [part.contribution for part in (*why.words, *why.frames, why.rest)]
     assert sum(parts) == pytest.approx(hit.score, abs=1e-4)
+    with pytest.raises(prota.ProtaError) as caught:
+        like[0].explain()
+    assert caught.value.code == "usage"
     assert library.search([]) == []
     refused: list[dict[str, Any]] = [{}, {"query": "red", "like": "x.mp4"}, {"query": "red", "start": 1.0, "end": 2.0}]
     for wrong in [*refused, {"like": clips["red-left"], "start": 1.0}]:

@@ -25,10 +25,15 @@ from prota.cli.options import (
 from prota.errors import ProtaError
 
 if TYPE_CHECKING:
-    from prota.library.search.hits import Hit, MomentExplanation, Results
+    from rich.console import Console
+
+    from prota.library.search.explain import MomentExplanation
+    from prota.library.search.hits import Hit, Results
 
 __all__ = ["search"]
 
+# Shades of a heat map, each with a colour.
+_HEAT = (("·", "dim"), ("░", "blue"), ("▒", "cyan"), ("▓", "yellow"), ("█", "red"))
 _RANGE = re.compile(r"@[\d.]+-[\d.]+$")
 
 Words = Annotated[
@@ -61,7 +66,7 @@ def search(
         Path | None, typer.Option(metavar="FILE", help="text file with one query per line; -: standard input")
     ] = None,
     exact: Annotated[bool, typer.Option("--exact", help="score all segments, even in a large library")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="show the contributions of words and frames")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="show which words match which seconds")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, one line per query")] = False,
     open_best: Annotated[bool, typer.Option("--open", help="play the best good match")] = False,
     model: ModelName = None,
@@ -122,11 +127,9 @@ def _queries(words: list[str] | None, file: Path | None, like: str | None) -> li
 
 def _as_dict(results: Results, explain: bool) -> dict[str, Any]:
     found = results.to_dict()
-    for hit, moment in zip(results.hits, found["moments"], strict=True):
-        if explain:
-            why = hit.explain()
-            moment["words"] = [{"word": word.text, "adds": word.contribution} for word in why.words]
-            moment["frames"] = [{"second": round(frame.time, 3), "adds": frame.contribution} for frame in why.frames]
+    if explain:
+        for hit, moment in zip(results.hits, found["moments"], strict=True):
+            moment["why"] = hit.explain().to_dict()
     return found
 
 
@@ -141,7 +144,7 @@ def _show(results: Results, explain: bool) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from prota.library.search.hits import clock
+    from prota.library.records import clock
 
     console, text, good = Console(), escape(results.query.text), results.good
     if not results.hits:
@@ -168,23 +171,34 @@ def _show(results: Results, explain: bool) -> None:
             _explain(console, place, hit, hit.explain())
 
 
-def _explain(console: Any, place: int, hit: Hit, why: MomentExplanation) -> None:
-    """Draw the contributions of words and frames as bars; they add up to the score."""
+def _explain(console: Console, place: int, hit: Hit, why: MomentExplanation) -> None:
+    """Print which words match which seconds, and a heat map of words and seconds."""
     from rich.cells import cell_len
-    from rich.markup import escape
+    from rich.text import Text
 
-    from prota.library.search.hits import clock
+    from prota.library.records import clock
 
-    rows = [(word.text, word.contribution) for word in why.words]
-    picture = hit.video.kind == "picture"
-    rows += [("the picture" if picture else clock(frame.time), frame.contribution) for frame in why.frames]
-    largest = max(abs(value) for _, value in rows) or 1.0
-    width = max(cell_len(name) for name, _ in rows)
-    console.print(f"\n{place}. contributions to the score {why.score:.3f} ({escape(_short(hit.video.path))})")
-    for name, value in rows:
-        bar = ("█" if value > 0 else "░") * round(24 * abs(value) / largest)
-        padding = " " * (width - cell_len(name))
-        console.print(f"  {padding}{escape(name)} {value:+.4f} {bar}", highlight=False)
+    console.print(Text(f"\n{place}. {_short(hit.video.path)}: {why.sentence}"))
+    rows = [(word.text, word.heat) for word in why.words if word.chosen]
+    rows.append(("the query", tuple(frame.heat for frame in why.frames)))
+    times = [clock(frame.time, decimals=0) for frame in why.frames]
+    if len(set(times)) < len(times):
+        times = [clock(frame.time) for frame in why.frames]
+    names = max(cell_len(name) for name, _ in rows)
+    width = max(map(len, times))
+    if 2 + names + len(times) * (width + 1) > console.width:
+        # Only the ends have room for their times.
+        width = 2
+        times = [times[0].ljust(3 * (len(times) - 1)) + times[-1]]
+    if hit.video.kind == "video":
+        console.print(Text(" ".join(["  " + " " * names, *(time.ljust(width) for time in times)])))
+    for name, heats in rows:
+        line = Text("  " + " " * (names - cell_len(name)) + name)
+        for heat in heats:
+            level = min(int(heat * len(_HEAT)), len(_HEAT) - 1)
+            shade, style = _HEAT[level]
+            line.append(" ").append(shade * width, style)
+        console.print(line)
 
 
 def _open(hit: Hit) -> None:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from prota.types import Tokens, Word
 
 __all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
-__all__ += ["TOKENIZING", "Tokenizer", "Word", "ids_of_context", "in_context", "words_of_tokens"]
+__all__ += ["TOKENIZING", "Tokenizer", "Word", "ids_of_context", "in_context", "is_content", "words_of_tokens"]
 
 # English words that hold a sentence together and name nothing that a frame could show. Directions (up, behind) and
 # numbers are not among them.
@@ -31,6 +31,12 @@ FUNCTION_WORDS = (
     *("i", "me", "my", "mine", "we", "us", "our", "ours", "you", "your", "yours", "he", "him", "his", "she", "her"),
     *("hers", "it", "its", "they", "them", "their", "theirs", "himself", "herself", "itself", "themselves"),
 )
+_FUNCTION = frozenset(FUNCTION_WORDS)
+
+
+def is_content(word: str) -> bool:
+    """Whether a word is neither a function word nor punctuation."""
+    return word.casefold() not in _FUNCTION and any(letter.isalnum() for letter in word)
 
 
 # A call sets padding and length of the one tokenizer there is, and threads that serve share it.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from prota.encoders.text import FUNCTION_WORDS, Word
+from prota.encoders.text import Word, is_content
 from prota.evaluation.scoring import Progress
 from prota.model.prota import ProTA
 from prota.types import Explanation, PreparedTokens
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["Faithfulness", "measure_faithfulness"]
-
-_FUNCTION = frozenset(FUNCTION_WORDS)
 
 
 @dataclass(frozen=True)
@@ -116,8 +114,7 @@ def _words(model: ProTA, caption: str) -> list[Word]:
 def _kind(word: Word) -> str:
     if not word.text:
         return ""
-    named = word.text.lower() not in _FUNCTION and any(letter.isalnum() for letter in word.text)
-    return "content" if named else "function"
+    return "content" if is_content(word.text) else "function"
 
 
 def _replaceable(words: list[Word]) -> list[int]:

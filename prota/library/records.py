@@ -10,7 +10,7 @@ import numpy as np
 from prota.errors import ProtaError
 from prota.video.walk import FoundFile
 
-__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens", "VideoRecord"]
+__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens", "VideoRecord", "clock"]
 
 # Up to this number all segments are scored; larger libraries use a vector index to find candidates.
 EXACT_SEGMENTS = 20_000
@@ -114,3 +114,11 @@ class SegmentBatch(SegmentTokens):
     """A small JPEG of each middle frame."""
     first: int = 0
     """The number of the first segment in the batch."""
+
+
+def clock(seconds: float, decimals: int = 1) -> str:
+    """Hours, minutes and seconds, as people write a time of a video."""
+    minutes, rest = divmod(round(seconds, decimals), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    shown = f"{rest:0{decimals + 3 if decimals else 2}.{decimals}f}"
+    return f"{hours}:{minutes:02d}:{shown}" if hours else f"{minutes}:{shown}"

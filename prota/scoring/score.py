@@ -79,6 +79,10 @@ class ScoreHead(nn.Module):
         self.text = _Side(width, score, distribution)
         self.video = _Side(width, score, distribution)
 
+    @property
+    def _pools(self) -> bool:
+        return self.config.aggregation == "pooling"
+
     def prepare_texts(self, tokens: Tokens) -> PreparedTokens:
         """Everything of the texts that does not depend on a video."""
         return self._prepare(self.text, tokens, last_only=self.config.text_pooling == "last")
@@ -95,7 +99,7 @@ class ScoreHead(nn.Module):
             if isinstance(source, TokenGaussians):
                 exponent = source.log_var if self.config.distance == "variance" else 0.5 * source.log_var
                 spread = exponent.exp().masked_fill(~source.mask.unsqueeze(-1), 0)
-            if self.config.aggregation == "pooling":
+            if self._pools:
                 weight = pooling_weights(direction, tokens.mask, last_only)
             elif side.weight is None:
                 weight = uniform_weights(tokens.mask, direction.dtype)
@@ -131,7 +135,7 @@ class ScoreHead(nn.Module):
         """
         texts, videos = _checked(texts, self.config), _checked(videos, self.config)
         with torch.autocast(texts.direction.device.type, enabled=False):
-            if self.config.aggregation == "pooling":
+            if self._pools:
                 return pooled(texts) @ pooled(videos).T
             elements = block_elements or _BLOCK_ELEMENTS.get(texts.direction.device.type, _BLOCK_ELEMENTS["cpu"])
             rows, columns = self._block_shape(texts, videos, elements)
@@ -190,8 +194,7 @@ class ScoreHead(nn.Module):
             raise ValueError(f"explain takes one text and one video; got {len(text)} texts and {len(video)} videos")
         text, video = _checked(text, self.config), _checked(video, self.config)
         with torch.autocast(text.direction.device.type, enabled=False):
-            pooling = self.config.aggregation == "pooling"
-            pieces = self._pooling_pieces(text, video) if pooling else self._pieces(text, video)
+            pieces = self._pooling_pieces(text, video) if self._pools else self._pieces(text, video)
         words, frames = text.mask[0], video.mask[0]
         return Explanation(
             similarities=pieces.similarity[0, 0][words][:, frames],
@@ -208,13 +211,20 @@ class ScoreHead(nn.Module):
         )
 
     @torch.no_grad()
+    def frame_fits(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+        """[A, B, M], how well every frame fits every text by itself: l of the frame; −inf at padding."""
+        return self._of_frames(texts, videos).video_low.masked_fill(~videos.mask, -torch.inf)
+
+    @torch.no_grad()
     def best_frames(self, text: PreparedTokens, videos: PreparedTokens) -> Tensor:
         """Which frame of each video adds most to its score with one text, [B]: as `explain` has it, for all at once."""
-        text, videos = _checked(text, self.config), _checked(videos, self.config)
-        with torch.autocast(text.direction.device.type, enabled=False):
-            pooling = self.config.aggregation == "pooling"
-            pieces = self._pooling_pieces(text, videos) if pooling else self._pieces(text, videos)
+        pieces = self._of_frames(text, videos)
         return (pieces.video_low * pieces.video_weight)[0].masked_fill(~videos.mask, -torch.inf).argmax(dim=-1)
+
+    def _of_frames(self, texts: PreparedTokens, videos: PreparedTokens) -> _Pieces:
+        texts, videos = _checked(texts, self.config), _checked(videos, self.config)
+        with torch.autocast(texts.direction.device.type, enabled=False):
+            return self._pooling_pieces(texts, videos) if self._pools else self._pieces(texts, videos)
 
     def _uncertainty(self, item: PreparedTokens) -> Tensor | None:
         if item.spread is None:

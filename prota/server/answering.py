@@ -143,7 +143,7 @@ class Explain(Task):
     row: int
 
     def answer(self, query: Query, results: Results | None) -> Explained:
-        return Explained.model_validate(self.view.explain(query, self.row), from_attributes=True)
+        return Explained.model_validate(self.view.explain(query, self.row).to_dict())
 
 
 @dataclass(frozen=True)

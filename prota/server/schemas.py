@@ -16,12 +16,12 @@ __all__ = [
     "Answer",
     "BadFile",
     "Explained",
+    "ExplainedFrame",
     "FileId",
     "FileList",
     "FileOrder",
     "FileState",
     "FolderShown",
-    "FrameShare",
     "Health",
     "JobRecord",
     "JobRequest",
@@ -31,6 +31,7 @@ __all__ = [
     "LibraryState",
     "LikeRequest",
     "ListedFile",
+    "MatchedWord",
     "MomentFound",
     "MomentOrder",
     "MomentShown",
@@ -39,7 +40,6 @@ __all__ = [
     "TimelineSegment",
     "VideoDetails",
     "VideoId",
-    "WordShare",
 ]
 
 VIDEO_EXAMPLE, JOB_EXAMPLE = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "3f1c9b2a7d5e4f60"
@@ -124,40 +124,61 @@ class LikeRequest(BaseModel):
     end: Seconds
 
 
-class WordShare(BaseModel):
-    """The contribution of a whole word to a score; contribution and weight are sums over its tokens."""
+Time = Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))]
+
+
+class Share(BaseModel):
+    """A part of a score."""
+
+    contribution: float
+    weight: float
+
+
+class MatchedWord(Share):
+    """A whole word of the query; contribution and weight are sums over its tokens."""
 
     text: Annotated[str, BeforeValidator(readable)] = Field(description="as in the query")
-    contribution: float
-    weight: float
-    uncertainty: float | None = Field(description="mean log variance of its tokens; null without variances")
-    rest: bool = Field(description="true for all tokens that belong to no word")
+    chosen: bool = Field(description="whether it carries the match; false for function words")
+    heat: list[float] = Field(
+        description="0 to 1 for each frame: how well it fits this word alone, compared with unrelated videos; "
+        "empty for function words"
+    )
 
 
-class FrameShare(BaseModel):
-    """The contribution of a frame to a score."""
+class ExplainedFrame(Share):
+    """A frame of the segment."""
 
-    time: Annotated[float, AfterValidator(lambda seconds: round(seconds, 3))] = Field(description="seconds")
-    contribution: float
-    weight: float
+    time: Time = Field(description="seconds")
+    heat: float = Field(description="0 to 1: how well it fits the whole query, compared with unrelated videos")
 
 
 class Explained(BaseModel):
-    """The parts of a score: the contributions of words add up to it, and so do those of frames."""
+    """Why a segment matches. The contributions of words and rest and those of frames add up to the score."""
 
     model_config = _example(
         score=0.412,
+        sentence="“dog” and “water” match 0:12–0:15",
+        start=12.0,
+        end=15.0,
         words=[
-            {"text": "dog", "contribution": 0.251, "weight": 0.61, "uncertainty": None, "rest": False},
-            {"text": "water", "contribution": 0.161, "weight": 0.39, "uncertainty": None, "rest": False},
+            {"text": "dog", "chosen": True, "heat": [0.8, 0.1], "contribution": 0.125, "weight": 0.61},
+            {"text": "water", "chosen": True, "heat": [0.6, 0.3], "contribution": 0.08, "weight": 0.3},
         ],
-        frames=[{"time": 15.5, "contribution": 0.412, "weight": 1.0}],
-        similarities=[[0.41], [0.38]],
+        frames=[
+            {"time": 12.0, "heat": 0.7, "contribution": 0.15, "weight": 0.6},
+            {"time": 15.0, "heat": 0.2, "contribution": 0.052, "weight": 0.4},
+        ],
+        rest={"contribution": 0.005, "weight": 0.09},
+        similarities=[[0.41, 0.2], [0.38, 0.22]],
     )
 
     score: float
-    words: list[WordShare]
-    frames: list[FrameShare]
+    sentence: str = Field(description="which words match which seconds")
+    start: Time = Field(description="of the seconds that the sentence names")
+    end: Time
+    words: list[MatchedWord] = Field(description="whole words in the order of the query, without punctuation")
+    frames: list[ExplainedFrame]
+    rest: Share = Field(description="all other tokens: punctuation and the marks at the ends of a text")
     similarities: list[list[float]] = Field(description="a row per word, a column per frame")
 
 

@@ -120,6 +120,18 @@ def test_best_frames_are_those_that_explanations_tell(variant: str) -> None:
         assert head.best_frames(text, videos).tolist() == [int(adds.argmax()) for adds in explained]
 
 
+@pytest.mark.parametrize("variant", SCORE_VARIANTS)
+def test_fits_of_frames_are_those_that_explanations_tell(variant: str) -> None:
+    case = make(variant, 3, (5, 2), (3, 4))
+    head, texts, videos = case.head, case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
+    fits = head.frame_fits(texts, videos)
+    for a in range(2):
+        for b in range(2):
+            told = head.explain(texts[a : a + 1], videos[b : b + 1]).video_low
+            torch.testing.assert_close(fits[a, b][videos.mask[b]], told, rtol=1e-5, atol=1e-6)
+            assert bool((fits[a, b][~videos.mask[b]] == -torch.inf).all())
+
+
 def test_explain_wants_one_of_each() -> None:
     case = make("prota", 0, (2, 2), (2,))
     with pytest.raises(ValueError, match="one text and one video; got 2 texts and 1 videos"):

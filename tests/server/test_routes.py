@@ -14,7 +14,6 @@ from PIL import Image
 
 from prota.library.library import Library
 from prota.server.answering import Search
-from prota.types import REST
 from prota.video.walk import content_id
 from tests.processes import wait_until
 from tests.server.worlds import World, client_of, index, make_world, metric
@@ -142,12 +141,16 @@ def test_an_answer_of_a_part_of_the_library_is_not_kept(world: World, monkeypatc
 def test_reasons_add_up(client: TestClient) -> None:
     moment = client.get("/api/v1/search", params={"q": "a red thing"}).json()["moments"][0]
     why = client.get("/api/v1/explain", params={"q": "a red thing", "segment": moment["segment"]}).json()
-    parts = [part["contribution"] for side in ("words", "frames") for part in why[side]]
+    parts = [part["contribution"] for side in ("words", "frames") for part in why[side]] + [why["rest"]["contribution"]]
     assert sum(parts) == pytest.approx(moment["score"], abs=1e-5)
     assert why["score"] == pytest.approx(moment["score"], abs=1e-5)
-    assert [word["text"] for word in why["words"] if not word["rest"]] == ["a", "red", "thing"]
-    assert [word["text"] for word in why["words"] if word["rest"]] == [REST]
-    assert {type(word["uncertainty"]) for word in why["words"]} == {float}
+    assert [word["text"] for word in why["words"]] == ["a", "red", "thing"]
+    assert not why["words"][0]["chosen"]
+    assert not why["words"][0]["heat"]
+    assert [len(word["heat"]) for word in why["words"][1:]] == [len(why["frames"])] * 2
+    assert all(0 <= heat <= 1 for word in why["words"] for heat in word["heat"])
+    assert all(f"“{word['text']}”" in why["sentence"] for word in why["words"] if word["chosen"])
+    assert moment["start"] <= why["start"] <= why["end"] <= moment["end"]
     assert np.array(why["similarities"]).shape == (len(why["words"]), len(why["frames"]))
     assert all(moment["start"] <= frame["time"] <= moment["end"] for frame in why["frames"])
     for row, status in ((10**6, 404), (2**62, 404), (-1, 422), (2**64, 422), ("x", 422)):

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, overload
 
-from prota.library.records import VideoRecord
+from prota.errors import UsageError
+from prota.library.records import VideoRecord, clock
+from prota.library.search.explain import MomentExplanation
 from prota.library.search.queries import Query
 from prota.library.search.rows import Coverage
-from prota.types import ExplainedWord
 
-__all__ = ["ExplainedFrame", "Hit", "MomentExplanation", "Results", "clock"]
+__all__ = ["Hit", "Results"]
 
 
 class Origin(Protocol):
@@ -35,8 +36,8 @@ class Hit:
     Hit(coffee.mp4, 0:00.0 – 0:08.0, probability 0...)
     >>> hit.thumbnail[:2] == b"\\xff\\xd8"
     True
-    >>> "coffee" in [word.text for word in hit.explain().words]
-    True
+    >>> hit.explain().sentence
+    '“cup” and “coffee” match 0:00–0:08'
     """
 
     video: VideoRecord
@@ -69,8 +70,10 @@ class Hit:
         return self._origin[0].thumbnail(self.row)
 
     def explain(self) -> MomentExplanation:
-        """What the score is made of: contributions of words and frames, which add up to it."""
+        """Why it matches: a sentence, the heat of words and frames, and their contributions to the score."""
         view, query = self._origin
+        if query.like is not None:
+            raise UsageError("only matches of a text query can be explained: a clip has no words")
         return view.explain(query, self.row)
 
     @property
@@ -140,33 +143,3 @@ class Results(Sequence[Hit]):
         return {
             "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match
         }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ExplainedFrame:
-    """What a frame adds to a score."""
-
-    time: float
-    contribution: float
-    weight: float
-
-
-@dataclass(frozen=True)
-class MomentExplanation:
-    """What the score of a segment is made of: the contributions of words and frames add up to it."""
-
-    score: float
-    words: Sequence[ExplainedWord]
-    frames: Sequence[ExplainedFrame]
-
-    @property
-    def similarities(self) -> list[tuple[float, ...]]:
-        """Words x frames."""
-        return [word.similarities for word in self.words]
-
-
-def clock(seconds: float) -> str:
-    """Hours, minutes and seconds, as people write a time of a video."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours}:{minutes:02d}:{rest:04.1f}" if hours else f"{minutes}:{rest:04.1f}"

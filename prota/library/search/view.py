@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from prota.library.records import EXACT_SEGMENTS, LibraryError
-from prota.library.search.hits import ExplainedFrame, Hit, MomentExplanation, Results
+from prota.library.search.explain import MomentExplanation, Segment, explain_segment
+from prota.library.search.hits import Hit, Results
 from prota.library.search.queries import Query, clean_query
 from prota.library.search.rows import Finder, Ranked, RowFinder
 from prota.library.storage.reader import Snapshot
@@ -33,6 +34,8 @@ _LEAST_MOMENTS = 24
 _DEEPER, _MOST_SEGMENTS = 8, 10_000
 # About 25 MB of tokens at M = 12, D = 512.
 _ROWS_AT_ONCE = 1024
+# Segments of the library that stand for unrelated videos.
+_SAMPLE = 64
 # Overlapping segments join a moment if they score at least this share of its best one.
 _NEARLY = 0.9
 
@@ -184,6 +187,14 @@ class View:
         assert self.model.relevance is not None
         return self.model.relevance.background.to(self.device)
 
+    @cached_property
+    def _unrelated(self) -> PreparedTokens:
+        """Tokens of unrelated videos: the calibration's, else segments of the library itself."""
+        if self.model.relevance is not None:
+            return self._background
+        rows = np.unique(np.linspace(0, self.snapshot.count() - 1, _SAMPLE).astype(int))
+        return self._stored(rows.tolist())
+
     @torch.inference_mode()
     def scores(self, query: Query, rows: Sequence[int]) -> list[float]:
         """Score these segments, in the order given."""
@@ -194,10 +205,11 @@ class View:
 
     def explain(self, query: Query, row: int) -> MomentExplanation:
         """Explain the score of a segment for a text."""
-        found, (times,) = self.model.explain(query.tokens, self._stored([row])), self._times([row])
-        words = found.by_word(self.model.text_encoder.words(query.text))
-        frames = zip(times, found.video_contributions.tolist(), found.video_weight.tolist(), strict=True)
-        return MomentExplanation(found.score, words, [ExplainedFrame(*frame) for frame in frames])
+        (times,) = self._times([row])
+        table = self.snapshot.segments(["start", "end"], rows=[row]).to_pydict()
+        segment = Segment(table["start"][0], table["end"][0], times)
+        video, unrelated = self._stored([row]), self._unrelated
+        return explain_segment(self.model, query.text, query.tokens, video=video, segment=segment, unrelated=unrelated)
 
     def thumbnail(self, row: int) -> bytes:
         """A small JPEG of a segment."""

@@ -1,4 +1,4 @@
-"""How commands are parsed and shown: flags without a type, and `--ray` with or without an address."""
+"""How commands are parsed and shown: flags and arguments without a type, and `--ray` with or without an address."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ __all__ = ["App", "RayCommand", "with_address"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    """A flag takes no value, so its help must not ask for a `<bool>`."""
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Remove `<bool>` of a flag, which takes no value, and `<list[Path]>` of an argument, which its help describes."""
     for parameter in parameters:
         if getattr(parameter, "is_bool_flag", False) and parameter.metavar is None:
             parameter.metavar = ""
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None
     return parameters
 
 
 class _Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
 class _Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_types_of_flags(super().get_params(ctx))
+        return _without_types(super().get_params(ctx))
 
 
 class RayCommand(_Command):

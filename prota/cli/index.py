@@ -28,7 +28,7 @@ from prota.cli.options import (
     require_paths,
     warn_unconfined,
 )
-from prota.cli.progress import progress_bar
+from prota.cli.progress import duration, progress_bar
 from prota.cli.train import StopRequest
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _print_report(report: IndexReport, library: str, gone: str) -> None:
         "bad as before (retry them with --retry)": report.still_bad, gone: report.gone,
     }  # fmt: skip
     counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count) or "no videos or pictures found"
-    new = f"{report.segments:,} new segments of {report.seconds / 3600:.2f} hours of video"
+    new = f"{report.segments:,} new segments of {duration(report.seconds)} of video"
     typer.echo(f"{library}: {counts}; {new}" + (f" and {_pictures(report)}" if report.pictures else ""))
 
 
@@ -144,7 +144,7 @@ def _on_one_line(path: str) -> str:
 
 
 class _Display:
-    """A progress bar with files, hours of video, pictures, throughput and ETA."""
+    """A progress bar with files, duration of video, pictures, throughput and ETA."""
 
     def __init__(self) -> None:
         self.bar = progress_bar(times=False)
@@ -164,8 +164,8 @@ class _Display:
 
 
 def progress_note(report: IndexReport, elapsed: float) -> str:
-    """The text beside the bar: hours of video, throughput, pictures, bad files, elapsed time and ETA."""
-    parts = [f"{report.seconds / 3600:.2f} h of video", f"{report.seconds / max(1e-9, elapsed):.1f} x real time"]
+    """The text beside the bar: duration of video, throughput, pictures, bad files, elapsed time and ETA."""
+    parts = [f"{duration(report.seconds)} of video", f"{report.seconds / max(1e-9, elapsed):.1f} x real time"]
     if report.pictures:
         parts = [*(parts if report.seconds else []), _pictures(report)]
     if report.bad:

@@ -9,6 +9,7 @@ import typer
 
 from prota.cli.commands import App
 from prota.cli.options import AsJson, LibraryPlace, print_json, require_library
+from prota.cli.progress import duration
 
 __all__ = ["app"]
 
@@ -34,7 +35,7 @@ def _show(found: dict[str, Any]) -> None:
     rows = {
         "library": f"{found['folder']}, version {found['version']}, created {found['created']}",
         "files": f"{counts}, {videos['bad']:,} bad, {videos['gone']:,} missing",
-        "video": f"{found['hours']:,.2f} h in {found['segments']:,} segments",
+        "video": f"{duration(found['hours'] * 3600)} in {found['segments']:,} segments",
         "size": f"{found['bytes'] / 1e6:,.1f} MB",
         "model": model["name"],
     }
@@ -63,7 +64,7 @@ def verify(
     if problems:
         raise typer.Exit(1)
     if not as_json:
-        typer.echo(f"{library}: good")
+        typer.echo(f"{library}: intact")
 
 
 @app.command()

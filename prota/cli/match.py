@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from prota.cli.options import Device, print_json, read_lines, require_model, require_paths
+from prota.cli.options import Device, print_json, read_lines, require_model, require_paths, show_table
 from prota.models import shipped
+
+if TYPE_CHECKING:
+    from prota.library.search.clips import CaptionMatch
 
 __all__ = ["match"]
 
@@ -35,10 +38,24 @@ def match(
     from prota.library.search.clips import match_captions
 
     loaded, _ = load_model(model, device)
-    for found in match_captions(loaded, clip, lines)[:k]:
-        if as_json:
+    matches = match_captions(loaded, clip, lines)[:k]
+    if as_json:
+        for found in matches:
             print_json(asdict(found))
-        else:
-            # A picture has no times.
-            when = f"{found.start:7.1f} – {found.end:.1f} s  " if found.end else ""
-            typer.echo(f"{found.score:+.3f}  {when}{found.caption}")
+    else:
+        _show(matches, clip)
+
+
+def _show(matches: list[CaptionMatch], clip: Path) -> None:
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    from prota.library.search.hits import clock
+
+    number, moment, score = (Column(name, no_wrap=True) for name in ("", "moment", "score"))
+    table = Table(number, Column("caption", overflow="fold"), moment, score, title=escape(clip.name))
+    for place, found in enumerate(matches, start=1):
+        # A picture has no times.
+        when = f"{clock(found.start)} – {clock(found.end)}" if found.end else "picture"
+        table.add_row(str(place), escape(found.caption), when, f"{found.score:.3f}")
+    show_table(table, narrowest=60)

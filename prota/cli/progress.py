@@ -1,4 +1,4 @@
-"""Progress bars on stderr."""
+"""Progress bars on stderr, and durations of video."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["progress", "progress_bar"]
+__all__ = ["duration", "progress", "progress_bar"]
 
 
 def progress_bar(*, times: bool = True, visible: bool = True) -> Progress:
@@ -41,3 +41,8 @@ def progress(label: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total, note=note)
 
         yield update
+
+
+def duration(seconds: float) -> str:
+    """A length of video in hours, or in minutes below an hour."""
+    return f"{seconds / 3600:,.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"

@@ -28,4 +28,4 @@ def samples(
         return
     counts = f"{len(result.copied)} clips copied, {len(result.unchanged)} unchanged"
     removed = f", {len(result.removed)} of an earlier version removed" if result.removed else ""
-    typer.echo(f"{folder}: {counts}{removed}; captions in samples.csv")
+    typer.echo(f"{folder}: {counts}{removed}; captions in {folder / 'samples.csv'}")

@@ -101,7 +101,7 @@ def search(
         if as_json:
             print_json(_as_dict(results, explain))
         else:
-            _show(results, explain)
+            _show(results, explain, filtered=where is not None)
     if open_best and best is not None:
         _open(best)
 
@@ -139,27 +139,31 @@ def _short(path: str) -> str:
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
-def _show(results: Results, explain: bool) -> None:
+def _show(results: Results, explain: bool, *, filtered: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
     from prota.library.records import clock
 
-    console, text, good = Console(), escape(results.query.text), results.good
+    console, good = Console(), results.good
+    text = escape(results.query.text if results.query.like else f"“{results.query.text}”")
     if not results.hits:
-        console.print(f"nothing found for “{text}”")
+        console.print(f"no results for {text}{': no video matches --where' if filtered else ''}")
         return
     number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
     video = Column("video", overflow="fold")
-    table = Table(number, moment, video, match, score, title=f"“{text}”" if good else f"no good match for “{text}”")
+    # An uncalibrated model, or a search by example, gives no probability.
+    judges = any(hit.probability is not None for hit in results.hits)
+    columns = (number, moment, video, *([match] if judges else []), score)
+    table = Table(*columns, title=text if good else f"no good match for {text}")
     for place, hit in enumerate(results.hits, start=1):
         judged = "" if hit.probability is None else f"{hit.probability:.0%}"
         table.add_row(
             str(place),
             "picture" if hit.video.kind == "picture" else f"{clock(hit.start)} – {clock(hit.end)}",
             escape(_short(hit.video.path)),
-            judged if hit in good else f"weaker ({judged})",
+            *([judged if hit in good else f"weaker ({judged})"] if judges else []),
             f"{hit.score:.3f}",
             style="" if hit in good else "dim",
             # A line between good and weaker matches.

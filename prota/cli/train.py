@@ -124,16 +124,17 @@ class Display:
         self.features: Any = None
 
     def __enter__(self) -> Display:
-        self.bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()
         if self.board is not None:
             self.board.close()
 
     def computed(self, done: int, total: int) -> None:
         if self.features is None:
+            self.bar.start()
             self.features = self.bar.add_task("features of the frozen tower", note="videos")
         self.bar.update(self.features, completed=done, total=total)
         if done == total:
@@ -152,6 +153,7 @@ class Display:
         table = Table("part", "parameters", "learning rate", title=title)
         for name, count, rate in groups:
             table.add_row(name, f"{count:,}", f"{rate:g}" if rate else "frozen")
+        self.bar.start()
         self.console.print(table)
         if step:
             self.console.print(f"resuming after step {step}")

@@ -101,8 +101,8 @@ def _rounds(split: Split, batch_size: int, per_video: int) -> tuple[Array, int]:
     """Number of captions of each video, and of passes of an epoch over the videos."""
     if len(split) < batch_size:
         raise DataError(
-            f"train.batch_size={batch_size} exceeds the {len(split)} training videos, and videos of a batch are "
-            f"distinct; allowed: at most {len(split)}"
+            f"train.batch_size={batch_size} exceeds the {len(split)} training videos, which a batch contains "
+            f"once each; set it to at most {len(split)}"
         )
     counts = np.array([len(item.captions) for item in split.items])
     return counts, 1 if per_video else int(counts.max())

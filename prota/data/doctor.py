@@ -98,7 +98,7 @@ class Inventory:
             "missing": lambda split: len(split.missing),
             "corrupt": lambda split: len(split.corrupt),
             "too short": lambda split: len(split.too_short),
-            "sound": lambda split: split.sound,
+            "usable": lambda split: split.sound,
             "several files": lambda split: len(split.duplicated),
             "one file, two names": lambda split: len(split.one_file),
             "captions": lambda split: split.captions,

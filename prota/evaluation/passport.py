@@ -193,7 +193,11 @@ class Passport:
             # Papers use the other rule, so their figures do not compare with these.
             remarks.append("video → text ranks a video's best caption among all captions")
         if self.checkpoint:
-            remarks.append(f"checkpoint: {self.checkpoint.rule}")
+            remarks.append(
+                f"model: {Path(self.checkpoint.path).name}"
+                if self.checkpoint.step is None
+                else f"checkpoint: {self.checkpoint.rule}"
+            )
             if self.checkpoint.started_from:
                 remarks.append(f"training started from {self.checkpoint.started_from['model']}")
             left_out = [f"{count} {split} items" for split, count in self.checkpoint.missing.items() if count]

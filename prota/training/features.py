@@ -16,7 +16,8 @@ from prota.runtime import autocast_for
 
 __all__ = ["FeatureClips", "feature_key"]
 
-VIDEOS_AT_ONCE = 32
+# Few enough for the progress bar to move on a CPU.
+VIDEOS_AT_ONCE = 8
 
 
 class FeatureClips:

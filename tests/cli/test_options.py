@@ -89,9 +89,11 @@ def test_without_a_command_the_next_ones_are_shown(known: bool, tmp_path: Path) 
     assert "prota search" in said.stdout
 
 
-def test_help_asks_for_no_value_of_a_flag() -> None:
-    for command in ((), ("index",), ("evaluate",), ("library", "verify"), ("data", "prepare")):
-        assert "bool" not in prota(*command, "--help").stdout
+def test_help_shows_no_types_of_python() -> None:
+    for command in ((), ("index",), ("evaluate",), ("library", "verify"), ("library", "merge"), ("data", "prepare")):
+        said = prota(*command, "--help").stdout
+        assert "bool" not in said
+        assert "list[" not in said
 
 
 WRONG_PATHS = (

@@ -17,6 +17,7 @@ def test_a_folder_of_clips(tmp_path: Path) -> None:
         result = prota("samples", tmp_path / "clips")
         assert result.returncode == 0, result.stderr
         assert f"{copied} clips copied, {unchanged} unchanged" in result.stdout
+        assert str(tmp_path / "clips" / "samples.csv") in result.stdout
     again = json.loads(prota("samples", tmp_path / "clips", "--json").stdout)
     assert (again["copied"], len(again["unchanged"]), again["removed"]) == ([], count, [])
     assert {path.name for path in (tmp_path / "clips").glob("[!.]*")} == {path.name for path in CLIPS.iterdir()}

@@ -188,7 +188,7 @@ def share_of_loss(
                 for side in (texts.source, videos.source)
             )
         elif config.eta or config.beta:
-            raise ValueError("loss.eta and loss.beta need token Gaussians, which these tokens do not carry; allowed: 0")
+            raise ValueError("loss.eta and loss.beta need token Gaussians, and these tokens are points; set both to 0")
         to_videos, to_texts = similar or (None, None)
         t2v = directional_loss(text_scores, targets, margin=margin_t2v, scale=scale, config=config, similar=to_videos)
         v2t = directional_loss(video_scores, targets, margin=margin_v2t, scale=scale, config=config, similar=to_texts)

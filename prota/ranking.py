@@ -34,7 +34,7 @@ class Ranks:
     def hits(self, k: int) -> Tensor:
         """Probability that a right answer is among the first k, [Q] float64."""
         if k < 1:
-            raise ValueError(f"k = {k} is not allowed; allowed: 1 or more")
+            raise ValueError(f"k must be at least 1, got {k}")
         places = (k - self.better).clamp(min=0)
         missed = torch.ones_like(self.better, dtype=torch.float64)
         # Missed where the tied group's places up to the k-th all go to wrong candidates, drawn one after the other.
@@ -46,9 +46,7 @@ class Ranks:
 
 def _check_scores(scores: Tensor) -> None:
     if scores.dim() != 2 or 0 in scores.shape:
-        raise EvaluationError(
-            f"scores must be a matrix [queries, candidates] with both above 0; got {list(scores.shape)}"
-        )
+        raise EvaluationError(f"scores must be a non-empty matrix [queries, candidates]; got {list(scores.shape)}")
     if not scores.is_floating_point():
         raise EvaluationError(f"scores must be floating-point numbers; got {scores.dtype}")
     if not bool(torch.isfinite(scores).all()):
@@ -70,7 +68,7 @@ def rank_of_best(scores: Tensor, right: Tensor) -> Ranks:
     """Ranks of the best of several right candidates: scores [Q, C], right [Q, C] bool, at least one True a row."""
     _check_scores(scores)
     if not bool(right.any(dim=1).all()):
-        raise ValueError("a query without any right candidate has no rank")
+        raise ValueError("every query must have at least one right candidate")
     best = scores.masked_fill(~right, -torch.inf).amax(dim=1, keepdim=True)
     better = ((scores > best) & ~right).sum(dim=1)
     equal = scores == best
@@ -84,6 +82,6 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     _check_scores(scores)
     if k < 1:
-        raise ValueError(f"k = {k} is not allowed; allowed: 1 or more")
+        raise ValueError(f"k must be at least 1, got {k}")
     values, columns = scores.sort(dim=1, descending=True, stable=True)
     return values[:, :k], columns[:, :k]

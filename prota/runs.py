@@ -130,7 +130,9 @@ class Run:
         if name is None:
             return None
         if not (self.path / name).is_dir():
-            raise RunError(f"{self.pointers_file} names {name} as {which}, which is not there", hint=REPAIR)
+            raise RunError(
+                f"{self.pointers_file} names {name} as the {which} checkpoint, which is missing", hint=REPAIR
+            )
         return self.path / name
 
     def state(self, which: str) -> TrainingState:
@@ -140,7 +142,7 @@ class Run:
             raise RunError(f"{self.path} has no {which} checkpoint")
         state = TrainingState.read(folder)
         if state is None:
-            raise RunError(f"{folder} has no {STATE_FILE}, so it is not whole", hint=REPAIR)
+            raise RunError(f"{folder} is incomplete: {STATE_FILE} is missing", hint=REPAIR)
         return state
 
 
@@ -160,7 +162,7 @@ def find_checkpoint(path: Path) -> tuple[Path, str, TrainingState | None]:
             state = run.state(which)
             rule = f"best on validation at step {state.best_step}" if which == "best" else f"last, step {state.step}"
             return chosen, rule, state
-    raise RunError(f"{path} has no checkpoint yet: train on with the same command")
+    raise RunError(f"{path} has no checkpoint yet: resume training with the same command")
 
 
 def best_checkpoint(source: str | Path) -> str | Path:

@@ -73,7 +73,7 @@ class World:
             # Wait until that process has reported its error: torchrun ends all processes when one ends.
             with suppress(RuntimeError):
                 dist.barrier()
-            raise OtherProcessError("another process failed and reports why")
+            raise OtherProcessError("another process failed; see its error message")
         return result
 
     def exchange(self, value: T) -> list[T]:
@@ -167,10 +167,10 @@ def choose_device(name: str = "auto", local: int = 0) -> torch.device:
         raise ConfigError(f"--device {name}: unknown device; allowed: auto, cpu, cuda, cuda:1, mps, …") from None
     if chosen.type == "cuda":
         if (chosen.index or 0) >= torch.cuda.device_count():
-            raise ConfigError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs; allowed here: cpu")
+            raise ConfigError(f"--device {name}: torch sees {torch.cuda.device_count()} GPUs; use auto or cpu")
         torch.cuda.set_device(chosen)
     if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError(f"--device {name}: torch sees no Apple GPU; allowed here: cpu")
+        raise ConfigError(f"--device {name}: torch sees no Apple GPU; use auto or cpu")
     return chosen
 
 

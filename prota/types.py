@@ -127,9 +127,9 @@ class PreparedTokens(_Batch):
     def cat(parts: Sequence[PreparedTokens]) -> PreparedTokens:
         """Join batches, padding the token axis to the longest, without their sources."""
         if not parts:
-            raise ValueError("nothing to join: give at least one batch")
+            raise ValueError("no batches to concatenate: give at least one")
         if len({part.spread is None for part in parts}) > 1:
-            raise ValueError("cannot join batches of which only some have spread: they are of different models")
+            raise ValueError("cannot concatenate batches of different models: only some have spread")
         length = max(part.mask.shape[1] for part in parts)
 
         def joined(name: str) -> Any:

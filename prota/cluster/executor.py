@@ -137,8 +137,8 @@ class RayExecutor:
         event, machine = result
         if machine and os.path.lexists(event.record.path):
             raise LibraryError(
-                f"machine {machine} does not see {event.record.path}: "
-                "all machines of the cluster must see the videos under the same path"
+                f"machine {machine} cannot access {event.record.path}: "
+                "all machines of the cluster must have the videos under the same path"
             )
         return [event]
 
@@ -261,7 +261,7 @@ class Encoder:
             Snapshot.open(self.location).check_model(self.stamp)
         except LibraryError as error:
             raise LibraryError(
-                f"machine {platform.node()} does not see the library ({error})",
+                f"machine {platform.node()} cannot access the library ({error})",
                 hint="use a folder that all machines share, or object storage",
             ) from None
         self._checked = True

@@ -182,7 +182,7 @@ class ShardedFinder:
             self.close()
             raise LibraryError(
                 f"cannot load a shard ({one_line(error.cause)})",
-                hint=f"check that all machines see {self._store.location}",
+                hint=f"check that all machines can access {self._store.location}",
             ) from None
         except RayError as error:
             self.close()

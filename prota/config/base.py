@@ -63,7 +63,7 @@ class Section(BaseModel):
         if isinstance(values, Mapping):
             for name, field in cls.model_fields.items():
                 if isinstance(values.get(name), bool) and field.annotation in (int, float):
-                    raise ValueError(f"{name} = {values[name]!r} is not allowed; allowed: a number")
+                    raise ValueError(f"{name} must be a number, got {values[name]!r}")
         return values
 
     def replace(self, **changes: Any) -> Self:
@@ -98,7 +98,7 @@ def without_removed(
 def table_row(field: str, table: Mapping[str, dict[str, dict[str, Any]]], name: object) -> dict[str, dict[str, Any]]:
     """The row ``name`` of a table of named settings."""
     if not isinstance(name, str) or name not in table:
-        raise ConfigError(f"{field} = {name!r} is not allowed; allowed: {', '.join(table)}")
+        raise ConfigError(f"{field} must be one of {', '.join(table)}; got {name!r}")
     return table[name]
 
 
@@ -144,8 +144,8 @@ def _sentences(section: type[Section], problem: Mapping[str, Any]) -> list[str]:
         return [f"{field} is not a setting; {hint}allowed: {', '.join(known)}"]
     if problem["type"] == "literal_error":
         allowed = map(str, get_args(section.model_fields[field].annotation))
-        return [f"{field} = {given!r} is not allowed; allowed: {', '.join(allowed)}"]
+        return [f"{field} must be one of {', '.join(allowed)}; got {given!r}"]
     message = str(problem["msg"]).removeprefix("Value error, ").split(", unable to", 1)[0]
     if not field:
         return [message]
-    return [f"{field} = {given!r} is not allowed; {message.replace('Input should be', 'allowed:')}"]
+    return [f"{field} {message.replace('Input should be', 'must be')}, got {given!r}"]

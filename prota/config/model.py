@@ -35,7 +35,7 @@ def _temperature(value: object) -> object:
     if value == "max":
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e6:
-        raise ValueError("allowed: a positive number up to 1e6, or 'max' for the hard maximum")
+        raise ValueError("must be a positive number up to 1e6, or 'max' for the hard maximum")
     return float(value)
 
 

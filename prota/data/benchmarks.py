@@ -290,7 +290,7 @@ def _item(place: Path | str, video: Any, texts: Iterable[Any]) -> Item:
             raise DataError(f"{place}: the caption of {video} must be text, got {text!r}")
         if _HALVES.search(text):
             # JSON can contain lone surrogates, which tokenizers cannot encode.
-            raise DataError(f"{place}: the caption {text!r} of {video} contains a lone surrogate")
+            raise DataError(f"{place}: the caption {text!r} of {video} is not valid Unicode (a lone surrogate)")
         cleaned.append(" ".join(text.split()))
     return Item(video.strip(), tuple(text for text in cleaned if text))
 

@@ -61,8 +61,7 @@ def load_towers(config: EncoderConfig) -> Towers:
         # Whatever transformers says about a folder that is missing, foreign or cut short.
         source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
         raise ConfigError(
-            f"encoder: cannot load {source}: {one_line(error)} "
-            "(give a hub id that this machine can reach, or a local folder)"
+            f"encoder: cannot load {source}: {one_line(error)} (give a reachable hub id or a local folder)"
         ) from None
 
 
@@ -189,8 +188,8 @@ def _text_tower(config: EncoderConfig, text: Any, projection: nn.Linear) -> Text
     words, hidden = text.get_input_embeddings().embedding_dim, projection.in_features
     if config.word_share and words != hidden:
         raise ConfigError(
-            f"encoder.word_share = {config.word_share} is not allowed: word vectors of this text encoder have a width "
-            f"of {words}, its tokens one of {hidden}; allowed: 0"
+            f"encoder.word_share must be 0, got {config.word_share}: its word vectors have width {words}, "
+            f"its tokens {hidden}"
         )
     return TextTower(text, projection, config.word_share)
 
@@ -229,8 +228,7 @@ def _special_tokens(vision: Any, config: EncoderConfig) -> int:
         return 0
     if not isinstance(patch, int) or size % patch:
         raise ConfigError(
-            f"encoder.image_size = {size} is not allowed with {config.vision}; "
-            f"allowed: multiples of its patch size {patch}"
+            f"encoder.image_size = {size} does not fit {config.vision}; allowed: multiples of its patch size {patch}"
         )
     picture = torch.zeros(1, 3, size, size)
     hidden = vision(pixel_values=picture, **position_options(vision, size)).last_hidden_state
@@ -248,9 +246,7 @@ def _toy_towers(config: EncoderConfig) -> Towers:
     from transformers import CLIPConfig, CLIPModel
 
     if config.image_size % 2:
-        raise ConfigError(
-            f"encoder.image_size = {config.image_size} is not allowed with kind='toy'; allowed: even numbers"
-        )
+        raise ConfigError(f"encoder.image_size must be even with kind='toy', got {config.image_size}")
     vocabulary, sizes = 1024, {"hidden_size": config.width, "intermediate_size": 4 * config.width}
     layers = {"num_hidden_layers": 2, "num_attention_heads": 4}
     clip = CLIPModel(

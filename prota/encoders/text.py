@@ -90,7 +90,7 @@ class PretrainedTokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         if tokenizer.pad_token_id is None:
-            raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no padding token: it cannot make batches")
+            raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no padding token, which batches need")
         tokenizer.padding_side = "right"
         self.tokenizer = tokenizer
 
@@ -265,7 +265,7 @@ class TextEncoder(nn.Module):
     def tokenize(self, texts: str | Sequence[str]) -> TextBatch:
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
-            raise ValueError("no texts given: there is nothing to encode")
+            raise ValueError("no texts given: give at least one")
         batch = self.tokenizer(texts, self.length)
         return batch if self._context is None else replace(batch, scored=self._scored(batch, self._context))
 

@@ -208,7 +208,7 @@ class TemporalTransformer(nn.Module):
         count = frames.shape[1]
         if count > self.positions.num_embeddings:
             raise ValueError(
-                f"{count} frames, but at most {self.positions.num_embeddings} have positions: sample fewer"
+                f"{count} frames exceed the {self.positions.num_embeddings} positions of the model: sample fewer"
             )
         values = frames + self.positions.weight[:count]
         for layer in self.layers:

@@ -53,7 +53,7 @@ def query_bank(scores: Tensor, bank_scores: Tensor) -> Tensor:
     _check("bank_scores", bank_scores)
     if bank_scores.shape[1] != scores.shape[1]:
         raise EvaluationError(
-            f"bank_scores must be of the {scores.shape[1]} videos of scores, got {bank_scores.shape[1]}"
+            f"bank_scores must have {scores.shape[1]} columns, one per video of scores, got {bank_scores.shape[1]}"
         )
     active = _is_best(bank_scores).any(dim=0)
     normalised = (_is_best(scores) & active).any(dim=1)
@@ -68,6 +68,6 @@ def _is_best(scores: Tensor) -> Tensor:
 
 def _check(name: str, scores: Tensor) -> None:
     if scores.dim() != 2 or 0 in scores.shape:
-        raise EvaluationError(f"{name} must be a matrix [texts, videos] with both above 0; got {list(scores.shape)}")
+        raise EvaluationError(f"{name} must be a non-empty matrix [texts, videos]; got {list(scores.shape)}")
     if not bool(torch.isfinite(scores).all()):
         raise EvaluationError(f"{name} contain NaN or infinity: check the model or the file")

@@ -57,7 +57,7 @@ def collect(out: Path, table: TableName = "main", metric: Metric = "r1") -> Abla
         )
     splits = {passport.split: passport.split_hash for result in results for passport in result.passports}
     if len(splits) > 1 or len({p.split_hash for r in results for p in r.passports}) > 1:
-        raise FigureError(f"the results in {out} are of different splits ({', '.join(splits)}) and do not compare")
+        raise FigureError(f"the results in {out} are of different splits ({', '.join(splits)}) and cannot be compared")
     return Ablation(
         table=table,
         metric=metric,

@@ -95,7 +95,7 @@ def group_runs(paths: Sequence[Path], labels: Sequence[str], condition: Callable
         key = labels[place] if labels else log.experiment.replace(train=log.experiment.train.replace(seed=0)).to_toml()
         groups.setdefault(key, []).append(log)
     if len(groups) > len(MARKS):
-        raise FigureError(f"{len(groups)} kinds of runs are too many; allowed: at most {len(MARKS)}")
+        raise FigureError(f"{len(groups)} groups of runs are too many; give at most {len(MARKS)}")
     if labels:
         return [RunGroup(label, tuple(logs)) for label, logs in groups.items()]
     names = [condition(logs[0].experiment) for logs in groups.values()]

@@ -74,7 +74,7 @@ def choose_pair(without: RankedSplit, with_: RankedSplit) -> Choice:
     model's scores.
     """
     if without.split.hash != with_.split.hash:
-        raise FigureError("the two checkpoints have different data, so their captions do not compare")
+        raise FigureError("the two checkpoints have different data, so their captions cannot be compared")
     _, negatives = without.best_others()
     leads = []
     for ranked in (without, with_):

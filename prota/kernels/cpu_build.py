@@ -79,7 +79,7 @@ def _refuse_strangers(path: Path) -> None:
     state = path.stat()
     # Windows knows neither; there a home is its user's alone.
     if hasattr(os, "geteuid") and (state.st_uid != os.geteuid() or state.st_mode & 0o022):
-        raise PermissionError(f"{path} belongs to, or can be written by, others")
+        raise PermissionError(f"{path} is owned or writable by another user")
 
 
 def _cache_folder() -> Path:

@@ -43,7 +43,7 @@ _LEAST_CAPABILITY = (8, 0)
 def using(backend: Backend) -> Iterator[None]:
     """Within it, ``auto`` means this backend to this thread (for a whole command, or a comparison)."""
     if backend not in get_args(Backend):
-        raise ValueError(f"backend={backend!r} is not allowed; allowed: {', '.join(get_args(Backend))}")
+        raise ValueError(f"backend must be one of {', '.join(get_args(Backend))}; got {backend!r}")
     before = _default.set(backend)
     try:
         yield

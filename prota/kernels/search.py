@@ -48,7 +48,7 @@ class VideoBank:
             for into, tensor in zip(whole.tensors, part.tensors, strict=True):
                 into[start : start + _PART] = tensor
         if whole is None:
-            raise ValueError("a bank of no videos cannot be searched: give at least one")
+            raise ValueError("the bank is empty: give at least one video")
         return cls(whole, common)
 
     def __len__(self) -> int:

@@ -56,13 +56,12 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     names = ", ".join(shipped.names()) or "none"
     if str(source) == shipped.DEFAULT:
         raise ModelFolderError(
-            f"{source} should come with prota, but {shipped.MODELS / shipped.DEFAULT} holds no {CONFIG_FILE}: install "
+            f"{source} should come with prota, but {shipped.MODELS / shipped.DEFAULT} has no {CONFIG_FILE}: install "
             f"a prota that has it, or name another model, a folder or hub id (--model); shipped here: {names}"
         )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", str(source)):
         raise ModelFolderError(
-            f"{source}: no such folder, not a model that comes with prota (those are: {names}), "
-            "and not a hub id of the form owner/name"
+            f"{source}: no such folder, not a shipped model ({names}), and not a hub id of the form owner/name"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
@@ -71,7 +70,7 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
         return Path(snapshot_download(str(source), revision=revision, allow_patterns=_FILES))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelFolderError(
-            f"{source}: no such folder here, and not to be had from the hub: {one_line(error)}"
+            f"{source}: no such folder, and not available from the hub ({one_line(error)})"
         ) from None
 
 
@@ -97,7 +96,7 @@ def read_record(folder: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelFolderError(
-            f"{folder} holds no {CONFIG_FILE}: not a ProTA model, or its saving was interrupted; save it again"
+            f"{folder} has no {CONFIG_FILE}: not a ProTA model, or incompletely saved; save it again"
         ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelFolderError(f"{path} cannot be read: {error}; save the model again") from None
@@ -113,7 +112,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     # Models that were saved before there was a choice do not name it.
     if record.get("weights", "float32") not in KINDS:
         raise ModelFolderError(
-            f"{folder} has weights of the kind {record['weights']!r}, this prota reads {', '.join(KINDS)}: "
+            f"{folder} has {record['weights']!r} weights; this version reads {', '.join(KINDS)}: "
             "upgrade prota, or save the model again"
         )
     return record

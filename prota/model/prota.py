@@ -271,7 +271,7 @@ class ProTA(nn.Module):
         except Exception as error:
             # Whatever transformers and its tokenizers say about files that are missing, cut short or changed.
             raise ModelFolderError(
-                f"{folder} does not hold a model that this version can build: {one_line(error)}; save or copy it again"
+                f"{folder} has a model that this version cannot build: {one_line(error)}; save or copy it again"
             ) from None
         _load_weights(model, folder / WEIGHTS_FILE)
         try:
@@ -454,5 +454,5 @@ def _load_weights(model: ProTA, path: Path, parts: tuple[str, ...] = ("",)) -> N
     ]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise ModelFolderError(f"{path} does not fit its {CONFIG_FILE}: {wrong[0]}{more}; save the model again")
+        raise ModelFolderError(f"{path} does not match its {CONFIG_FILE}: {wrong[0]}{more}; save the model again")
     model.load_state_dict(weights, strict=False, assign=True)

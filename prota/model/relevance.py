@@ -103,7 +103,7 @@ class Relevance:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no dict)
             weights = tuple(float(value) for value in record["weights"])
             if len(weights) not in (LENGTH + 1, LENGTH + 2):
-                raise ValueError(f"{len(weights)} weights")
+                raise ValueError(f"{len(weights)} weights instead of {LENGTH + 1} or {LENGTH + 2}")
             spread = tensors["spread"].float() if "spread" in tensors else None
             tokens = PreparedTokens(
                 tensors["direction"].float(), spread, tensors["weight"].float(), tensors["mask"].bool()
@@ -112,7 +112,7 @@ class Relevance:
             return cls(Fit(weights, float(record["cutoff"]), int(record["largest"]), (low, high)), tokens)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise WeightsError(
-                f"{path} is damaged ({one_line(error)}): delete it and calibrate the model again"
+                f"corrupt file: {path} ({one_line(error)}); delete it and calibrate the model again"
             ) from None
 
 

@@ -36,7 +36,7 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], kind: WeightsKind =
     from safetensors.torch import save_file
 
     if kind not in KINDS:
-        raise WeightsError(f"weights = {kind!r} is not allowed; allowed: {', '.join(KINDS)}")
+        raise WeightsError(f"weights must be one of {', '.join(KINDS)}; got {kind!r}")
     save_file(_stored(weights, kind), path, metadata={"format": "pt"})
 
 
@@ -51,11 +51,11 @@ def read_weights(path: Path, wanted: Callable[[str], bool] = lambda name: True) 
     except FileNotFoundError:
         raise WeightsError(f"{path} is missing: the model folder is incomplete; copy or save it again") from None
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"{path} is damaged or cut short ({one_line(error)}); copy or save it again") from None
+        raise WeightsError(f"{path} is corrupt or truncated ({one_line(error)}); copy or save it again") from None
     weights = {name: tensor for name, tensor in stored.items() if not name.endswith(_SCALE)}
     for name in stored.keys() - weights.keys():
         if name.removesuffix(_SCALE) not in weights:
-            raise WeightsError(f"{path} is damaged: {name} is a scale of nothing; copy or save it again")
+            raise WeightsError(f"{path} is corrupt: the scale {name} has no matching tensor; copy or save it again")
     for name, tensor in weights.items():
         if tensor.dtype == torch.int8:
             scale = stored.get(name + _SCALE)
@@ -109,7 +109,7 @@ def _stored(weights: Mapping[str, Tensor], kind: WeightsKind) -> dict[str, Tenso
         if kind == "float32" or not _is_matrix(tensor):
             continue
         if not bool(tensor.isfinite().all()):
-            raise WeightsError(f"{name} holds NaN or infinity: nothing to round; save with weights='float32'")
+            raise WeightsError(f"{name} contains NaN or infinity and cannot be rounded; save with weights='float32'")
         if kind == "int8":
             whole, stored[name + _SCALE] = round_rows(_rows(tensor))
             stored[name] = whole.view(tensor.shape)
@@ -135,10 +135,10 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def _check_scale(path: Path, name: str, tensor: Tensor, scale: Tensor | None) -> None:
     if scale is None:
-        raise WeightsError(f"{path} is damaged: {name} is int8 and has no scales; copy or save it again")
+        raise WeightsError(f"{path} is corrupt: {name} is int8 and has no scales; copy or save it again")
     rows = _rows(tensor).shape[0]
     if scale.dtype != torch.float32 or list(scale.shape) != [rows]:
         found = f"{str(scale.dtype).removeprefix('torch.')} {list(scale.shape)}"
-        raise WeightsError(f"{path} is damaged: the scales of {name} are {found}, not float32 [{rows}]; save it again")
+        raise WeightsError(f"{path} is corrupt: the scales of {name} are {found}, not float32 [{rows}]; save it again")
     if not bool((scale.isfinite() & (scale > 0)).all()):
-        raise WeightsError(f"{path} is damaged: the scales of {name} are not all positive numbers; copy or save again")
+        raise WeightsError(f"{path} is corrupt: the scales of {name} must be positive numbers; copy or save it again")

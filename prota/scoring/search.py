@@ -39,7 +39,7 @@ def search(
     `VideoBank`, made once: it is searched without a score per video.
     """
     if k < 1:
-        raise ValueError(f"k = {k} is not allowed; allowed: 1 or more")
+        raise ValueError(f"k must be at least 1, got {k}")
     if allowed is not None and (allowed.dtype != torch.bool or allowed.shape != (len(videos),)):
         given = f"{list(allowed.shape)} {allowed.dtype}"
         raise ValueError(f"allowed must say True or False of each of the {len(videos)} videos; got {given}")

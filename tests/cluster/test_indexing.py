@@ -183,7 +183,7 @@ def test_a_file_that_one_machine_does_not_see(
     write_clips(tmp_path / "v", "red-left")
     # This machine still has what is gone from the others.
     monkeypatch.setattr(os.path, "lexists", lambda _: True)
-    with pytest.raises(LibraryError, match=r"machine .* does not see .*red-left.mp4"):
+    with pytest.raises(LibraryError, match=r"machine .* cannot access .*red-left.mp4"):
         index(tmp_path / "lib", model, path, report=lambda _: path.unlink(missing_ok=True), executor=RayExecutor)
     with pytest.raises(LibraryError, match="the cluster has no GPU for --device cuda"):
         index(tmp_path / "lib", model, tmp_path / "v", executor=partial(RayExecutor, device="cuda"))

@@ -77,33 +77,33 @@ def test_building_leaves_the_tables_alone() -> None:
     [
         (
             lambda: ScoreConfig(similarity="euclidean"),
-            "similarity = 'euclidean' is not allowed; allowed: cosine, squared, offset, printed",
+            "similarity must be one of cosine, squared, offset, printed; got 'euclidean'",
         ),
         (
             lambda: Config(score={"similarity": "euclidean"}),
-            "score.similarity = 'euclidean' is not allowed; allowed: cosine, squared, offset, printed",
+            "score.similarity must be one of cosine, squared, offset, printed; got 'euclidean'",
         ),
         (
             lambda: Config.build(overrides=["score.lambda_=hot"]),
-            "score.lambda_ = 'hot' is not allowed; allowed: a positive",
+            "score.lambda_ must be a positive",
         ),
         (
             lambda: ScoreConfig(lambda_=-1),
-            "lambda_ = -1 is not allowed; allowed: a positive number up to 1e6, or 'max'",
+            "or 'max' for the hard maximum, got -1",
         ),
-        (lambda: ScoreConfig(xi=True), "xi = True is not allowed"),
-        (lambda: ScoreConfig(lambda_=1e39), "lambda_ = 1e+39 is not allowed"),
-        (lambda: ScoreConfig(kernels=True), "kernels = True is not allowed; allowed: a number"),
-        (lambda: Config(loss={"eta": True}), "loss.eta = True is not allowed; allowed: a number"),
+        (lambda: ScoreConfig(xi=True), "xi must be"),
+        (lambda: ScoreConfig(lambda_=1e39), ", got 1e+39"),
+        (lambda: ScoreConfig(kernels=True), "kernels must be a number, got True"),
+        (lambda: Config(loss={"eta": True}), "loss.eta must be a number, got True"),
         (lambda: DistributionConfig(log_var_max=4), "log_var_max was removed: delete it; it is 4.0"),
-        (lambda: ScoreConfig(lambda_=float("nan")), "lambda_ = nan is not allowed"),
-        (lambda: ScoreConfig(kernels=0), "kernels = 0 is not allowed; allowed: greater than or equal to 1"),
+        (lambda: ScoreConfig(lambda_=float("nan")), ", got nan"),
+        (lambda: ScoreConfig(kernels=0), "kernels must be greater than or equal to 1, got 0"),
         (lambda: Config.build(overrides=["score.lamda_=3"]), "score.lamda_ is not a setting; did you mean 'lambda_'?"),
         (lambda: Config.build(overrides=["scores.xi=3"]), "scores is not a setting; did you mean 'score'?"),
         (lambda: Config.build(overrides=["score.lambda_"]), "'score.lambda_': must have the form section.field=value"),
-        (lambda: Config.build(overrides=["score=3"]), "score = 3 is not allowed"),
-        (lambda: Config.build("dpa2"), "preset = 'dpa2' is not allowed; allowed: global-pooling, mean-max, lda"),
-        (lambda: Config.build(backbone="vgg"), "backbone = 'vgg' is not allowed; allowed: clip-vit-b32"),
+        (lambda: Config.build(overrides=["score=3"]), "score must be"),
+        (lambda: Config.build("dpa2"), "preset must be one of global-pooling, mean-max, lda"),
+        (lambda: Config.build(backbone="vgg"), "backbone must be one of clip-vit-b32"),
         (lambda: Config.from_toml("score = ["), "invalid TOML"),
         (lambda: ScoreConfig(weights="intra+inter", gram="none"), "weights='intra+inter' needs a Gram matrix; allowed"),
         (lambda: ScoreConfig(similarity="cosine", distance="deviation"), "distance='deviation' needs token Gaussians"),
@@ -118,18 +118,17 @@ def test_building_leaves_the_tables_alone() -> None:
         (lambda: Config.build("dpa", overrides=["loss.beta=0.1"]), "loss.beta=0.1 needs token Gaussians"),
         (lambda: Config.build("dpa", overrides=["loss.eta=0.1"]), "loss.eta=0.1 needs token Gaussians"),
         (lambda: Config(encoder={"width": 30}), "encoder.width=30 must be a multiple of the 8 attention heads"),
-        (lambda: EncoderConfig(frames=100), "frames = 100 is not allowed; allowed: less than or equal to 77"),
+        (lambda: EncoderConfig(frames=100), "frames must be less than or equal to 77, got 100"),
         (
             lambda: EncoderConfig(kind="pair", temporal_init="clip"),
             "temporal_init was removed: delete it; encoder.kind decides",
         ),
-        (lambda: DistributionConfig(log_var_init=9), "log_var_init = 9 is not allowed; allowed: less than or equal to"),
-        (lambda: LossConfig(margin="max"), "margin = 'max' is not allowed; allowed: additive, literal"),
-        (lambda: LossConfig(eta=float("inf")), "eta = inf is not allowed"),
+        (lambda: DistributionConfig(log_var_init=9), "log_var_init must be less than or equal to"),
+        (lambda: LossConfig(margin="max"), "margin must be one of additive, literal; got 'max'"),
+        (lambda: LossConfig(eta=float("inf")), ", got inf"),
         (
             lambda: Config(score={"kernels": 0, "gram": "x"}, loss={"margin": "no"}),
-            "allowed: gaussian, dot, none; score.kernels = 0 is not allowed; "
-            "allowed: greater than or equal to 1; loss.margin = 'no'",
+            "gaussian, dot, none; got 'x'; score.kernels must be greater than or equal to 1, got 0; loss.margin must",
         ),
         (lambda: Config.load("nowhere.toml"), "cannot read the config file nowhere.toml"),
     ],
@@ -144,7 +143,7 @@ def test_what_is_refused_gets_a_sentence(build: object, sentence: str) -> None:
 def test_a_file_that_is_refused_is_named(tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("[loss]\neta = -1\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"bad\.toml: loss\.eta = -1 is not allowed; allowed: greater than or equal"):
+    with pytest.raises(ConfigError, match=r"bad\.toml: loss\.eta must be greater than or equal"):
         Config.load(path)
 
 
@@ -152,5 +151,5 @@ def test_configs_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().score.lambda_ = 3.0  # type: ignore[misc]
     assert ScoreConfig().replace(lambda_="max").lambda_ == "max"
-    with pytest.raises(ConfigError, match="kernels = 99"):
+    with pytest.raises(ConfigError, match="kernels must be less than or equal to 16, got 99"):
         ScoreConfig().replace(kernels=99)

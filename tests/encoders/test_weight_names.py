@@ -56,7 +56,7 @@ def test_what_is_missing_is_not_made_up(model: ProTA, tmp_path: Path) -> None:
     strange = weights | {VISION + "strange": torch.zeros(2)}
     del weights[lost]
     save_file(weights, tmp_path / "model.safetensors")
-    with pytest.raises(ModelFolderError, match=r"does not fit its config\.json: video_encoder\S+ is missing"):
+    with pytest.raises(ModelFolderError, match=r"does not match its config\.json: video_encoder\S+ is missing"):
         ProTA.from_pretrained(tmp_path)
     save_file(strange, tmp_path / "model.safetensors")
     with pytest.raises(ModelFolderError, match=r"strange is not part of the model"):

@@ -133,7 +133,7 @@ def test_wrong_input_is_refused() -> None:
         dual_softmax(torch.tensor([[float("nan")]]))
     with pytest.raises(ValueError, match="would reverse"):
         dual_softmax(-torch.rand(3, 3) - 0.1)
-    with pytest.raises(ValueError, match="bank_scores must be of the 2 videos of scores, got 3"):
+    with pytest.raises(ValueError, match="bank_scores must have 2 columns, one per video of scores, got 3"):
         query_bank(torch.rand(2, 2), torch.rand(2, 3))
-    with pytest.raises(ValueError, match="bank_scores must be a matrix"):
+    with pytest.raises(ValueError, match="bank_scores must be a non-empty matrix"):
         query_bank(torch.rand(2, 2), torch.rand(0, 2))

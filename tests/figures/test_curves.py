@@ -92,7 +92,7 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
 
 def test_too_many_kinds_are_refused(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(number), f"loss.beta={number}") for number in range(7)]
-    with pytest.raises(FigureError, match="7 kinds of runs are too many"):
+    with pytest.raises(FigureError, match="7 groups of runs are too many"):
         group_runs(runs, (), condition)
 
 

@@ -121,7 +121,7 @@ class TestVerify:
         folder = damaged("head")
         head = json.loads((folder / "head.json").read_text())
         (folder / "head.json").write_text(json.dumps(head | {"segments": 99}))
-        assert "lacks what its head.json names" in verify(folder)[0]
+        assert "head.json refers to missing data" in verify(folder)[0]
 
         folder = damaged("files")
         for path in (folder / "segments.lance" / "data").iterdir():

@@ -49,7 +49,7 @@ def test_a_folder_of_that_name_wins(models: Path, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("name", ["prota-large", "prota-empty", "a/b/c"])
 def test_unknown_names_are_told_the_known_ones(models: Path, name: str) -> None:
-    with pytest.raises(ModelFolderError, match=r"not a model that comes with prota \(those are: prota-tiny\)"):
+    with pytest.raises(ModelFolderError, match=r"not a shipped model \(prota-tiny\)"):
         ProTA.from_pretrained(name)
 
 

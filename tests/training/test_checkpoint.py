@@ -168,7 +168,7 @@ def test_a_state_is_read_from_its_folder(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"state\.json is not the state of a run \(.*restore it, or start another"):
             run.state("last")
     (folder / "state.json").unlink()
-    with pytest.raises(ValueError, match=r"has no state\.json, so it is not whole: restore it"):
+    with pytest.raises(ValueError, match=r"is incomplete: state\.json is missing: restore it"):
         run.state("last")
 
 
@@ -209,7 +209,10 @@ def test_what_cannot_be_continued_is_refused(tmp_path: Path) -> None:
         ("\udcff", r"checkpoints\.json cannot be read \("),
         ("[]", r"checkpoints\.json is not a list of checkpoints"),
         ('{"last": 5}', r"checkpoints\.json is not a list of checkpoints"),
-        ('{"last": "step-00000009"}', r"checkpoints\.json names step-00000009 as last, which is not there"),
+        (
+            '{"last": "step-00000009"}',
+            r"names step-00000009 as the last checkpoint, which is missing",
+        ),
     ],
 )
 def test_a_damaged_list_of_checkpoints_is_named(tmp_path: Path, content: str, said: str) -> None:

@@ -79,7 +79,7 @@ class Hit:
     @property
     def _origin(self) -> tuple[Origin, Query]:
         if self.origin is None:
-            raise ValueError("this hit was not made by a search")
+            raise ValueError("this hit does not come from a search")
         return self.origin
 
     def to_dict(self) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class Catalogue:
                 segments = 0 if old is None else old.segments
                 for video in plus.get(video_id, ()):
                     if video.state != "bad" and video.segments != segments:
-                        raise ValueError(f"{video.path} comes without its {video.segments} segments")
+                        raise ValueError(f"{video.path} lacks its {video.segments} segments")
         return Change(paths, changed, dropped) if paths or changed or fresh else None
 
     def _recounted(
@@ -235,7 +235,7 @@ class Catalogue:
             if video.state != "bad"
         }
         if without := set(fresh) - found.keys():
-            raise ValueError(f"segments of {', '.join(sorted(without))} come without a record")
+            raise ValueError(f"segments of {', '.join(sorted(without))} have no record")
         copies = {path for video_id in fresh for path in self._paths.get(video_id, ())} - new.keys() - set(remove)
         records = (self.records[path] for path in copies)
         return {video.path: replace(video, **found[video.video_id]) for video in records if video.state != "bad"}

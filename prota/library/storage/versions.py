@@ -87,8 +87,8 @@ def read_library(location: Location) -> dict[str, Any]:
     file, values = _read_json(location, "library.json")
     if file is None:
         if _holds_rows(location):
-            raise LibraryError(f"{location} has lost its library.json: {RESTORE} in another folder")
-        raise LibraryError(f"no library at {location}: make one with `prota index PATH --library {location}`")
+            raise LibraryError(f"{location}/library.json is missing: {RESTORE} in another folder")
+        raise LibraryError(f"no library at {location}: create one with `prota index FOLDER --library {location}`")
     if values.get("format") != FORMAT or not isinstance(values.get("schema"), int):
         raise LibraryError(f"{location}/library.json does not describe a library: give the folder of one")
     if values["schema"] > SCHEMA:
@@ -136,7 +136,7 @@ def read_head(location: Location) -> Head:
     if file is None:
         values = None if _holds_rows(location) else read_library(location).get("head")
     if values is None:
-        raise LibraryError(f"{location} has lost its head.json: {RESTORE}")
+        raise LibraryError(f"{location}/head.json is missing: {RESTORE}")
     try:
         numbers: dict[str, Any] = {name: int(value) for name, value in values.items()}
         return Head(**numbers | {"read": file})
@@ -160,11 +160,13 @@ def open_at_head(location: Location, at: Head | None = None) -> tuple[Head, lanc
             raise
         except (ValueError, OSError) as error:
             if at is not None:
-                raise LibraryError(f"{location} no longer has its version {at.version} ({short(error)})") from error
+                raise LibraryError(f"version {at.version} of {location} was deleted ({short(error)})") from error
             # A concurrent writer may have committed and deleted old versions.
             newer = read_head(location)
             if newer == head:
-                raise LibraryError(f"{location} lacks what its head.json names ({short(error)}): {RESTORE}") from error
+                raise LibraryError(
+                    f"{location}/head.json refers to missing data ({short(error)}): {RESTORE}"
+                ) from error
             head = newer
 
 
@@ -287,7 +289,7 @@ def create_files(location: Location, stamp: ModelStamp) -> None:
     if location.exists("library.json"):
         raise LibraryError(f"{location} already holds a library: open it, or choose another folder")
     if _holds_rows(location):
-        raise LibraryError(f"{location} has lost its library.json: {RESTORE} in another folder")
+        raise LibraryError(f"{location}/library.json is missing: {RESTORE} in another folder")
     versions: dict[str, int] = {}
     for name, schema in zip(DATASETS, (VIDEO_SCHEMA, segment_schema(stamp)), strict=True):
         # An interrupted creation leaves at most empty datasets, or empty files after a power cut.

@@ -121,12 +121,12 @@ class Writer:
         lengths: dict[str, int] = {}
         for batch in segments:
             if batch.first != lengths.get(batch.video_id, 0):
-                raise ValueError(f"segments of {batch.video_id} come twice, or out of order")
+                raise ValueError(f"segments of {batch.video_id} are repeated or out of order")
             lengths[batch.video_id] = batch.first + len(batch)
         _check_lengths(videos, lengths)
         records = {video.video_id: video for video in videos if video.state != "bad"}
         if without := lengths.keys() - records.keys():
-            raise ValueError(f"segments of {', '.join(sorted(without))} come without a record")
+            raise ValueError(f"segments of {', '.join(sorted(without))} have no record")
         # A list: rows that do not fit raise their own error before Lance begins.
         rows = [segment_rows(batch, records[batch.video_id], self.stamp) for batch in segments if len(batch)]
         self.commit_rows(videos, {video_id for video_id, length in lengths.items() if length}, lambda: rows, remove)
@@ -329,7 +329,7 @@ class _Written:
             for part in values["videos"]:
                 video_id = part["video_id"]
                 if (video_id, part["first"]) in parts:
-                    raise ValueError(f"segments of {video_id} come twice")
+                    raise ValueError(f"segments of {video_id} are given twice")
                 parts.add((video_id, part["first"]))
                 written.lengths[video_id] = written.lengths.get(video_id, 0) + part["segments"]
             written.fragments.extend(

@@ -48,7 +48,7 @@ def test_who_waits_gets_the_library_that_another_made_meanwhile(tmp_path: Path) 
 
 @pytest.mark.parametrize("opening", [Snapshot.open, open_and_close], ids=["read", "write"])
 def test_what_is_no_library_is_told_with_its_remedy(tmp_path: Path, opening: Callable[[Path], object]) -> None:
-    with pytest.raises(LibraryError, match=r"no library at .*: make one with `prota index"):
+    with pytest.raises(LibraryError, match=r"no library at .*: create one with `prota index"):
         opening(tmp_path / "none")
     assert not (tmp_path / "none").exists()
     fill(tmp_path)
@@ -58,11 +58,11 @@ def test_what_is_no_library_is_told_with_its_remedy(tmp_path: Path, opening: Cal
         ("library.json", "[]", "corrupt file: .*library.json"),
         ("library.json", '{"format": "other"}', "does not describe a library"),
         ("library.json", '{"format": "prota-library", "schema": 1, "model": {}}', "corrupt file: .*library.json"),
-        ("library.json", None, "has lost its library.json"),
+        ("library.json", None, "library.json is missing"),
         ("head.json", '{"version": 1}', "corrupt file: .*head.json"),
         ("head.json", '{"version": "x", "videos": 1, "segments": 1}', "corrupt file: .*head.json"),
-        ("head.json", '{"version": 9, "videos": 99, "segments": 1}', "lacks what its head.json names"),
-        ("head.json", None, "has lost its head.json"),
+        ("head.json", '{"version": 9, "videos": 99, "segments": 1}', "head.json refers to missing data"),
+        ("head.json", None, "head.json is missing"),
     ):
         (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
         with pytest.raises(LibraryError, match=message):
@@ -73,7 +73,7 @@ def test_what_is_no_library_is_told_with_its_remedy(tmp_path: Path, opening: Cal
 
 def test_a_library_without_its_description_is_not_overwritten(tmp_path: Path) -> None:
     (fill(tmp_path) / "library.json").unlink()
-    with pytest.raises(LibraryError, match=r"lost its library\.json"):
+    with pytest.raises(LibraryError, match=r"library\.json is missing"):
         Writer.create(tmp_path, STAMP)
 
 

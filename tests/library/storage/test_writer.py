@@ -127,16 +127,16 @@ class TestRoundTrip:
     def test_records_and_segments_must_belong_together(self, tmp_path: Path) -> None:
         with Writer.create(tmp_path, STAMP) as store:
             for videos, batches, message in (
-                ([video("a", 2)], [], "comes without its 2 segments"),
-                ([], [segments("a", 2)], "come without a record"),
+                ([video("a", 2)], [], "lacks its 2 segments"),
+                ([], [segments("a", 2)], "have no record"),
                 ([video("a", 3)], [segments("a", 2)], "3 segments expected, 2 given"),
                 ([video("a", 2), video("b", 2, path="/films/a.mp4")], [segments("a", 2)], "the same path"),
-                ([video("a", 2)], [segments("a", 2), segments("a", 2)], "come twice"),
+                ([video("a", 2)], [segments("a", 2), segments("a", 2)], "are repeated"),
             ):
                 with pytest.raises(ValueError, match=message):
                     store.commit(videos, batches)
             store.commit([video("a", 2)], [segments("a", 2)])
-            with pytest.raises(ValueError, match="comes without its 3 segments"):
+            with pytest.raises(ValueError, match="lacks its 3 segments"):
                 store.commit([video("a", 3, path="/copy.mp4")])
         assert seen(tmp_path) == {"/films/a.mp4": 2}
 
@@ -402,10 +402,10 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path) -> None:
     with Writer.open(fill(tmp_path)) as store:
         texts = by_workers(tmp_path, [(video("c", 2), segments("c", 2))])
         for videos, told, fresh, message in (
-            ([video("c", 2)], texts * 2, {content("c")}, "come twice"),
+            ([video("c", 2)], texts * 2, {content("c")}, "are given twice"),
             ([video("d", 2)], texts, {content("d")}, "no fragment has"),
             ([video("c", 3)], texts, {content("c")}, "3 segments expected, 2 given"),
-            ([], texts, {content("c")}, "come without a record"),
+            ([], texts, {content("c")}, "have no record"),
         ):
             with pytest.raises(ValueError, match=message):
                 store.adopt(videos, told, fresh)

@@ -60,7 +60,7 @@ def test_sources_are_cut_with_a_batch_and_left_out_where_batches_are_joined() ->
 
 
 def test_what_cannot_be_joined_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one batch"):
+    with pytest.raises(ValueError, match="give at least one"):
         PreparedTokens.cat([])
     with pytest.raises(ValueError, match="batches of different models: only some have spread"):
         PreparedTokens.cat([prepared([2]), prepared([2], spread=False)])

@@ -50,7 +50,7 @@ def _show(matches: list[CaptionMatch], clip: Path) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from prota.library.search.hits import clock
+    from prota.library.records import clock
 
     number, moment, score = (Column(name, no_wrap=True) for name in ("", "moment", "score"))
     table = Table(number, Column("caption", overflow="fold"), moment, score, title=escape(clip.name))

@@ -120,7 +120,7 @@ def test_explanations_are_drawn(world: Path) -> None:
     said = succeeds("search", "a red thing", "-l", world / "lib", "--explain", "-k", 1, "--device", "cpu")
     assert "match" in said
     assert "the query" in said
-    assert "0:00.1" in said
+    assert re.search(r"0:00\.\d 0:00\.\d", said)
     assert "<start>" not in said
     assert "unsure" not in said
 

@@ -181,7 +181,8 @@ def load(source: str | Path = shipped.DEFAULT, *, device: str = "auto", revision
     Parameters
     ----------
     source
-        The name of a shipped model, a model folder, a training run (its best checkpoint) or a hub id.
+        The name of a shipped model, a model folder, a training run (its best checkpoint) or a hub id; also of a bare
+        CLIP, SigLIP or other aligned model, such as ``google/siglip2-base-patch16-224``.
     device
         ``cpu``, ``cuda``, ``cuda:1``, ``mps``; ``auto``: a GPU if there is one.
     revision

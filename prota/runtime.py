@@ -153,12 +153,12 @@ def start_world(device: str = "auto", by_cpu: bool = False) -> World:
 
 
 def choose_device(name: str = "auto", local: int = 0) -> torch.device:
-    """A device by name; ``auto``: the GPU if torch sees one, else the CPU.
+    """A device by name; ``auto``: a GPU if torch sees one, of NVIDIA or Apple, else the CPU.
 
     ``local``: index of this process on its machine, which is the index of the GPU for ``cuda`` without a number.
     """
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name == "cuda":
         name = f"cuda:{local}"
     try:

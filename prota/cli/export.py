@@ -47,8 +47,8 @@ def export(
 ) -> None:
     """Write a model folder, for searching or sharing. A run gives its best checkpoint.
 
-    A TOML file gives its untrained model. That is useful for CLIP with a head that has no parameters: --preset
-    global-pooling, mean-max or lda, with -s encoder.temporal_layers=0.
+    A TOML file gives its untrained model. That is useful for an aligned encoder (CLIP, SigLIP, …) with a head that has
+    no parameters: --preset global-pooling, mean-max or lda, with -s encoder.temporal_layers=0.
     """
     untrained = Path(source).is_file()
     if untrained and mean_with:
@@ -110,10 +110,10 @@ def _print_report(
 
 
 def _lacks(model: ProTA) -> list[str]:
-    """Why the scores of an untrained model are meaningless; empty: they are CLIP's."""
+    """Why the scores of an untrained model are meaningless; empty: they are those of its aligned encoders."""
     said = []
     encoder = model.config.encoder
-    if encoder.kind != "clip":
+    if encoder.kind in ("pair", "toy"):
         said.append("its encoders are not aligned; train it first, or start from CLIP")
     if encoder.temporal_layers:
         said.append("its temporal transformer is random; -s encoder.temporal_layers=0 removes it")

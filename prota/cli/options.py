@@ -102,12 +102,13 @@ ModelName = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
-        help=f"name, model folder or hub id; default: the library's model, for a new library {shipped.DEFAULT}",
+        help="name, model folder or hub id, also of a bare CLIP, SigLIP, …; default: the library's model, for a new "
+        f"library {shipped.DEFAULT}",
         show_default=False,
     ),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, mps, …; auto: the GPU if there is one, else the CPU")
+    str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, mps, …; auto: a GPU if there is one, else the CPU")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 

@@ -66,13 +66,14 @@ class EncoderConfig(Section):
         "temporal_positions": 77,
     }
 
-    kind: Literal["clip", "pair", "toy"] = Field(
+    kind: Literal["clip", "video", "pair", "toy"] = Field(
         "clip",
-        description="clip: a CLIP model; pair: any vision and text encoder with new projections; toy: tiny, for tests",
+        description="clip: an aligned text and image encoder (CLIP, SigLIP, …); video: one that gives a single vector "
+        "for all frames; pair: any vision and text encoder with new projections; toy: tiny, for tests",
     )
     clip: str = Field(
         "openai/clip-vit-base-patch32",
-        description="kind=clip: hub id or folder of a CLIP model",
+        description="kind=clip, video: hub id or folder of the model",
     )
     vision: str = Field(
         "facebook/dinov2-small",
@@ -89,10 +90,12 @@ class EncoderConfig(Section):
     frame_layers: int = Field(
         1, ge=1, description="kind=pair: concatenate frame features of this many last layers of the encoder"
     )
-    width: int = Field(512, ge=1, description="D, the joint embedding width; kind=clip: CLIP's projection width")
+    width: int = Field(512, ge=1, description="D, the joint embedding width; kind=clip, video: that of the model")
     image_size: int = Field(224, ge=1, description="side of the square frames, in pixels")
-    picture: Literal["centre", "whole"] = Field(
-        "centre", description="centre: crop the frame to its central square; whole: resize the whole frame to a square"
+    picture: Literal["centre", "whole", "centre-bilinear", "whole-bilinear"] = Field(
+        "centre",
+        description="centre: crop the frame to its central square; whole: resize the whole frame to a square; "
+        "resampling is bicubic unless named",
     )
     text_length: int = Field(32, ge=3, description="N, maximum number of tokens of a text, start and end included")
     text_tokens: Literal["all", "content"] = Field(
@@ -111,9 +114,14 @@ class EncoderConfig(Section):
     temporal_layers: int = Field(
         4,
         ge=0,
-        description="layers of the temporal transformer, initialised from CLIP's text transformer, with kind=pair at "
-        "random; 0 disables it",
+        description="layers of the temporal transformer, initialised from the text transformer of the model where "
+        "shapes agree, else without effect, with kind=pair at random; 0 disables it",
     )
+
+    @property
+    def tokens(self) -> int:
+        """The maximum of tokens of a video."""
+        return 1 if self.kind == "video" else self.frames
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -123,6 +131,11 @@ class EncoderConfig(Section):
             raise ValueError(
                 f"frame_layers={self.frame_layers} needs kind='pair' and class tokens or patches, got "
                 f"kind={self.kind!r} with frame_feature={self.frame_feature!r}; allowed: 1"
+            )
+        if self.kind == "video" and self.temporal_layers:
+            raise ValueError(
+                f"temporal_layers={self.temporal_layers} needs a token per frame, but kind='video' gives one for all "
+                "frames; allowed: 0"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""Where the towers come from: a CLIP model, any vision and text encoder pair, or a toy built in memory.
+"""Where the towers come from: an aligned dual encoder, any vision and text encoder pair, or a toy built in memory.
 
 A `Towers` is made in two ways that end in the same modules: `load_towers` reads pretrained weights (hub ids or
 folders), `rebuild_towers` only builds the architecture from the record that a saved model carries.
@@ -16,13 +16,28 @@ from torch import nn
 
 from prota.config.base import ConfigError
 from prota.config.model import TEMPORAL_HEADS, EncoderConfig
-from prota.encoders.text import FUNCTION_WORDS, HashTokenizer, PretrainedTokenizer, TextEncoder, TextTower, Tokenizer
-from prota.encoders.video import FrameTower, ImageFormat, TemporalTransformer, VideoEncoder, position_options
+from prota.encoders.aligned import PROCESSOR_FILES, Kind, joint_width, kind_of, picture_format
+from prota.encoders.text import (
+    FUNCTION_WORDS,
+    HashTokenizer,
+    PretrainedTokenizer,
+    Sentence,
+    TextEncoder,
+    TextTower,
+    Tokenizer,
+)
+from prota.encoders.video import (
+    FrameTower,
+    ImageFormat,
+    JointTower,
+    TemporalTransformer,
+    VideoEncoder,
+    position_options,
+)
+from prota.encoders.weight_names import quiet
 from prota.errors import one_line
 
 __all__ = ["Towers", "load_towers", "rebuild_towers", "with_settings"]
-
-_CLIP_IMAGE = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 
 
 @dataclass(frozen=True)
@@ -30,10 +45,13 @@ class Towers:
     """The two towers, and what a saved model must record to build them again."""
 
     text: TextTower
-    frame: FrameTower
+    frame: FrameTower | JointTower
     tokenizer: Tokenizer
     logit_scale: float
     record: dict[str, Any]
+    sentence: Sentence | None = None
+    logit_bias: float = 0.0
+    """SigLIP's own."""
 
     def encoders(self, config: EncoderConfig) -> tuple[TextEncoder, VideoEncoder]:
         """The encoders of a model around these towers, with a temporal transformer as configured."""
@@ -43,9 +61,9 @@ class Towers:
             quick = config.kind == "pair" or text.config.hidden_act == "quick_gelu"
             temporal = TemporalTransformer(config.width, config.temporal_layers, TEMPORAL_HEADS, quick)
             if config.kind != "pair":
-                temporal.start_from_clip(text)
+                temporal.start_from_text(text)
         skipped = self.record["function_words"] if config.text_tokens == "content" else None
-        text_encoder = TextEncoder(self.text, self.tokenizer, config.text_length, skipped)
+        text_encoder = TextEncoder(self.text, self.tokenizer, config.text_length, skipped, sentence=self.sentence)
         return text_encoder, VideoEncoder(self.frame, temporal)
 
 
@@ -54,12 +72,13 @@ def load_towers(config: EncoderConfig) -> Towers:
     if config.kind == "toy":
         return _toy_towers(config)
     try:
-        return _load_clip(config) if config.kind == "clip" else _load_pair(config)
+        with quiet():
+            return _load_pair(config) if config.kind == "pair" else _load_aligned(config)
     except ConfigError:
         raise
     except Exception as error:
         # Whatever transformers says about a folder that is missing, foreign or cut short.
-        source = config.clip if config.kind == "clip" else f"{config.vision} or {config.text}"
+        source = f"{config.vision} or {config.text}" if config.kind == "pair" else config.clip
         raise ConfigError(
             f"encoder: cannot load {source}: {one_line(error)} (give a reachable hub id or a local folder)"
         ) from None
@@ -81,15 +100,16 @@ def with_settings(record: dict[str, Any], config: EncoderConfig) -> dict[str, An
 
 
 def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Towers:
-    from transformers import AutoConfig, AutoModel, CLIPConfig, CLIPModel
+    from transformers import AutoConfig, AutoModel
     from transformers.initialization import no_init_weights
 
     image = ImageFormat(record["image"]["size"], tuple(record["image"]["mean"]), tuple(record["image"]["deviation"]))
     tokenizer = PretrainedTokenizer.from_pretrained(folder)
     # Random weights take longer than reading the saved ones, which replace them.
     with no_init_weights():
-        if config.kind == "clip":
-            return _clip_towers(config, CLIPModel(CLIPConfig.from_dict(record["clip"])), tokenizer, image)
+        if config.kind != "pair":
+            model = AutoModel.from_config(_settings(record["clip"]), dtype=torch.float32)
+            return _aligned_towers(config, model, tokenizer, image)
         vision, text = (
             AutoModel.from_config(AutoConfig.for_model(**record[side]), dtype=torch.float32)
             for side in ("vision", "text")
@@ -98,34 +118,76 @@ def _rebuilt(config: EncoderConfig, record: dict[str, Any], folder: Path) -> Tow
     return _pair_towers(config, vision, text, tokenizer=tokenizer, image=image, special=record.get("special_tokens"))
 
 
-def _load_clip(config: EncoderConfig) -> Towers:
-    from transformers import AutoConfig, CLIPModel
+def _settings(record: dict[str, Any]) -> Any:
+    """Those of an aligned model, from what a saved one recorded."""
+    from transformers import CONFIG_MAPPING
 
-    model_type = AutoConfig.from_pretrained(config.clip).model_type
-    if model_type != "clip":
+    return CONFIG_MAPPING[record["model_type"]].from_dict(record)
+
+
+def _load_aligned(config: EncoderConfig) -> Towers:
+    from transformers import AutoConfig, AutoModel
+
+    settings = AutoConfig.from_pretrained(config.clip)
+    kind = kind_of(settings.model_type, config.clip)
+    model, report = AutoModel.from_pretrained(config.clip, dtype=torch.float32, output_loading_info=True)
+    # transformers makes up what a file lacks.
+    missing = sorted(report["missing_keys"])
+    if missing:
         raise ConfigError(
-            f"encoder.clip = {config.clip!r} is a {model_type!r} model; allowed: a CLIP model, or encoder.kind='pair'"
+            f"encoder: {config.clip} lacks {len(missing)} weights, {missing[0]} for one: copy or download it again"
         )
-    clip = CLIPModel.from_pretrained(config.clip, dtype=torch.float32)
     tokenizer = PretrainedTokenizer.from_pretrained(config.clip)
-    return _clip_towers(config, clip, tokenizer, _image_format(config.clip, config.image_size, _CLIP_IMAGE))
+    pictures = picture_format(_processor_folder(config.clip), kind, config.image_size)
+    image = ImageFormat(config.image_size, pictures.mean, pictures.deviation)
+    return _aligned_towers(config, model, tokenizer, image)
 
 
-def _clip_towers(config: EncoderConfig, clip: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
-    _check_text(tokenizer, clip.text_model, config.clip, config.text_length)
+def _aligned_towers(config: EncoderConfig, model: Any, tokenizer: Tokenizer, image: ImageFormat) -> Towers:
+    settings = model.config
+    kind = kind_of(settings.model_type, config.clip)
+    vision, text = getattr(model, kind.vision), getattr(model, kind.text)
+    _check_text(tokenizer, text, config.clip, config.text_length)
     for field, given, actual in (
-        ("width", config.width, clip.config.projection_dim),
-        ("image_size", config.image_size, clip.config.vision_config.image_size),
+        ("kind", config.kind, config.kind if config.kind == "toy" else "video" if kind.joint else "clip"),
+        ("width", config.width, joint_width(settings)),
+        ("image_size", config.image_size, settings.vision_config.image_size),
     ):
         if given != actual:
             raise ConfigError(f"encoder.{field} = {given} does not fit {config.clip}; allowed: {actual}")
-    return Towers(
-        text=_text_tower(config, clip.text_model, clip.text_projection),
-        frame=FrameTower(clip.vision_model, clip.visual_projection, feature="pooler", image=image),
-        tokenizer=tokenizer,
-        logit_scale=math.log(config.logit_scale) if config.kind == "toy" else clip.logit_scale.item(),
-        record={"clip": clip.config.to_dict(), "image": asdict(image)} | _function_words(config),
+    text_projection, vision_projection = (
+        model.get_submodule(name) if name else nn.Identity() for name in (kind.text_projection, kind.vision_projection)
     )
+    if isinstance(getattr(text, "head", None), nn.Module):
+        # It is the projection; texts as a whole do not pass through it again.
+        text.head = nn.Identity()
+    scale = None if config.kind == "toy" else getattr(model, "logit_scale", None)
+    bias = getattr(model, "logit_bias", None)
+    frame: FrameTower | JointTower
+    if kind.joint:
+        frame = JointTower(vision, image)
+    else:
+        frame = FrameTower(vision, vision_projection, feature="pooler", image=image)
+    return Towers(
+        text=_text_tower(config, text, text_projection),
+        frame=frame,
+        tokenizer=tokenizer,
+        logit_scale=math.log(config.logit_scale) if scale is None else scale.item(),
+        record={"clip": settings.to_dict(), "image": asdict(image)} | _function_words(config),
+        sentence=_sentence(kind, settings, tokenizer),
+        logit_bias=0.0 if bias is None else bias.item(),
+    )
+
+
+def _sentence(kind: Kind, settings: Any, tokenizer: Tokenizer) -> Sentence | None:
+    """Where a text's own vector is, if not at its last token; and the tokenizer as it was in training."""
+    if not isinstance(tokenizer, PretrainedTokenizer) or kind.sentence == "last":
+        return None
+    if settings.model_type == "siglip" and type(tokenizer.tokenizer).__name__.startswith("Gemma"):
+        # SigLIP 2 learned from lower-case texts; the tokenizer that its files name does not say so.
+        tokenizer.lowercased()
+    length = settings.text_config.max_position_embeddings if kind.padded else 0
+    return Sentence(kind.sentence, length, int(tokenizer.tokenizer.pad_token_id), kind.masked)
 
 
 def _function_words(config: EncoderConfig) -> dict[str, Any]:
@@ -138,7 +200,7 @@ def _load_pair(config: EncoderConfig) -> Towers:
 
     vision = AutoModel.from_pretrained(config.vision, dtype=torch.float32)
     text = AutoModel.from_pretrained(config.text, dtype=torch.float32)
-    image = _image_format(config.vision, config.image_size, None)
+    image = _image_format(config.vision, config.image_size)
     return _pair_towers(config, vision, text, tokenizer=PretrainedTokenizer.from_pretrained(config.text), image=image)
 
 
@@ -184,8 +246,9 @@ def _pair_towers(
     )
 
 
-def _text_tower(config: EncoderConfig, text: Any, projection: nn.Linear) -> TextTower:
-    words, hidden = text.get_input_embeddings().embedding_dim, projection.in_features
+def _text_tower(config: EncoderConfig, text: Any, projection: nn.Linear | nn.Identity) -> TextTower:
+    words = text.get_input_embeddings().embedding_dim
+    hidden = projection.in_features if isinstance(projection, nn.Linear) else words
     if config.word_share and words != hidden:
         raise ConfigError(
             f"encoder.word_share must be 0, got {config.word_share}: its word vectors have width {words}, "
@@ -265,18 +328,24 @@ def _toy_towers(config: EncoderConfig) -> Towers:
         )
     )
     image = ImageFormat(config.image_size, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    return _clip_towers(config.replace(clip="the toy encoder"), clip, HashTokenizer(vocabulary), image)
+    return _aligned_towers(config.replace(clip="the toy encoder"), clip, HashTokenizer(vocabulary), image)
 
 
-def _image_format(source: str, size: int, default: dict[str, Any] | None) -> ImageFormat:
+def _image_format(source: str, size: int) -> ImageFormat:
     """Mean and deviation from the model's own preprocessor file."""
     from transformers.image_processing_base import ImageProcessingMixin
 
-    try:
-        values, _ = ImageProcessingMixin.get_image_processor_dict(source)
-    except OSError:
-        if default is None:
-            raise
-        values = default
+    values, _ = ImageProcessingMixin.get_image_processor_dict(source)
     mean, deviation = (tuple(float(value) for value in values[key]) for key in ("image_mean", "image_std"))
     return ImageFormat(size, mean, deviation)  # type: ignore[arg-type]
+
+
+def _processor_folder(source: str) -> Path:
+    """Where the files of a model's image processor are, which are fetched if it is on the hub."""
+    from transformers.utils import cached_file
+
+    if Path(source).is_dir():
+        return Path(source)
+    found = (cached_file(source, name, _raise_exceptions_for_missing_entries=False) for name in PROCESSOR_FILES)
+    places = [Path(path).parent for path in found if path is not None]
+    return places[0] if places else Path(source)

@@ -39,7 +39,7 @@ def text_encoder(config: EncoderConfig, record: Mapping[str, Any], folder: Path)
     """
     pair = config.kind == "pair"
     try:
-        settings = record["text"] if pair else record["clip"]["text_config"]
+        settings = record["text"] if pair else _clip(record)["text_config"]
         with torch.device("meta"):
             model = BertText(settings) if pair else ClipText(settings)
             projection = nn.Linear(settings["hidden_size"], config.width, bias=pair)
@@ -58,7 +58,7 @@ def video_encoder(config: EncoderConfig, record: Mapping[str, Any]) -> VideoEnco
     """The video encoder of a saved model, likewise."""
     pair = config.kind == "pair"
     try:
-        settings = record["vision"] if pair else record["clip"]["vision_config"]
+        settings = record["vision"] if pair else _clip(record)["vision_config"]
         picture = record["image"]
         image = ImageFormat(picture["size"], tuple(picture["mean"]), tuple(picture["deviation"]))
         special = record["special_tokens"] if pair else 0
@@ -77,6 +77,14 @@ def video_encoder(config: EncoderConfig, record: Mapping[str, Any]) -> VideoEnco
     if config.temporal_layers:
         temporal = TemporalTransformer(config.width, config.temporal_layers, TEMPORAL_HEADS, quick)
     return VideoEncoder(tower, temporal)
+
+
+def _clip(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """CLIP's settings; some exception for other models of two towers."""
+    settings: Mapping[str, Any] = record["clip"]
+    if settings.get("model_type", "clip") != "clip":
+        raise ValueError("not CLIP")
+    return settings
 
 
 class FileTokenizer:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from prota.types import Tokens, Word
 
 __all__ = ["FUNCTION_WORDS", "HashTokenizer", "PretrainedTokenizer", "TextBatch", "TextEncoder", "TextTower"]
-__all__ += ["TOKENIZING", "Tokenizer", "Word", "ids_of_context", "in_context", "is_content", "words_of_tokens"]
+__all__ += ["TOKENIZING", "Sentence", "Tokenizer", "Word", "ids_of_context", "in_context", "is_content"]
+__all__ += ["words_of_tokens"]
 
 # English words that hold a sentence together and name nothing that a frame could show. Directions (up, behind) and
 # numbers are not among them.
@@ -45,7 +46,7 @@ TOKENIZING = threading.Lock()
 
 @dataclass(frozen=True)
 class TextBatch:
-    """Token ids of a batch of texts, padded on the right to its longest."""
+    """Token ids of a batch of texts, padded on the right to its longest, or as `Sentence` says."""
 
     ids: Tensor
     """[A, N] long."""
@@ -60,6 +61,38 @@ class TextBatch:
     def map(self, change: Any) -> TextBatch:
         """The same batch with ``change`` applied to every tensor."""
         return TextBatch(change(self.ids), change(self.mask), None if self.scored is None else change(self.scored))
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """For a tower whose texts are not represented by their last token: that token is moved to the end of the others."""
+
+    place: Literal["first", "end", "added"]
+    """The first token; the last place, padding included; or one that the tower adds behind that."""
+    length: int
+    """Number of places, for ``end`` and ``added``."""
+    padding: int
+    """Id of the padding token."""
+    masked: bool = True
+    """Whether the tower's attention leaves padding out."""
+
+    def arranged(self, batch: TextBatch) -> TextBatch:
+        """Pad texts, and name the places of their tokens."""
+        ids, mask = batch.ids, batch.mask
+        if self.place != "first":
+            room = (0, self.length - ids.shape[1])
+            ids, mask = F.pad(ids, room, value=self.padding), F.pad(mask, room, value=False)
+        rows = [self._places(count) for count in batch.mask.sum(dim=1).tolist()]
+        longest = max(map(len, rows))
+        scored = torch.tensor([row + [-1] * (longest - len(row)) for row in rows])
+        return TextBatch(ids, mask if self.masked else torch.ones_like(mask), scored)
+
+    def _places(self, count: int) -> list[int]:
+        if self.place == "first":
+            return [*range(1, count), 0]
+        if self.place == "added":
+            return [*range(count), self.length]
+        return [*range(count), *([self.length - 1] if count < self.length else [])]
 
 
 class Tokenizer(Protocol):
@@ -93,6 +126,15 @@ class PretrainedTokenizer:
             raise ValueError(f"the tokenizer {tokenizer.name_or_path!r} has no padding token, which batches need")
         tokenizer.padding_side = "right"
         self.tokenizer = tokenizer
+
+    def lowercased(self) -> PretrainedTokenizer:
+        """The same tokenizer, which reads capitals as small letters."""
+        from tokenizers import normalizers
+
+        backend = self.tokenizer.backend_tokenizer
+        parts = [normalizers.Lowercase(), *([backend.normalizer] if backend.normalizer is not None else [])]
+        backend.normalizer = normalizers.Sequence(parts)
+        return self
 
     @classmethod
     def from_pretrained(cls, source: str | Path) -> PretrainedTokenizer:
@@ -224,7 +266,7 @@ def in_context(model: nn.Module, batch: TextBatch) -> Tensor:
 class TextTower(nn.Module):
     """A transformer over token ids and the projection of *all* its tokens to the joint width."""
 
-    def __init__(self, model: nn.Module, projection: nn.Linear, word_share: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, projection: nn.Linear | nn.Identity, word_share: float = 0.0) -> None:
         """``word_share``: how much of a token is its own word's input vector, whatever its sentence says."""
         super().__init__()
         self.model = model
@@ -250,32 +292,51 @@ class TextEncoder(nn.Module):
     """Texts → tokens."""
 
     def __init__(
-        self, tower: TextTower, tokenizer: Tokenizer, length: int, function_words: Collection[str] | None = None
+        self,
+        tower: TextTower,
+        tokenizer: Tokenizer,
+        length: int,
+        function_words: Collection[str] | None = None,
+        *,
+        sentence: Sentence | None = None,
     ) -> None:
-        """``function_words``: these, punctuation and the ends of a text are read by the tower and not scored."""
+        """``function_words``: these, punctuation and the ends of a text are read by the tower and not scored.
+
+        ``sentence``: None where a text is represented by its last token.
+        """
         super().__init__()
         self.tower = tower
         self.tokenizer = tokenizer
         self.length = length
+        self.sentence = sentence
         self._context: Tensor | None = None
         if function_words is not None:
             self._context = torch.zeros(tokenizer.size, dtype=torch.bool)
             self._context[sorted(tokenizer.context_ids(function_words))] = True
 
+    @property
+    def most_tokens(self) -> int:
+        """The maximum of tokens of a text."""
+        return self.length + (self.sentence is not None and self.sentence.place != "first")
+
     def tokenize(self, texts: str | Sequence[str]) -> TextBatch:
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
             raise ValueError("no texts given: give at least one")
-        batch = self.tokenizer(texts, self.length)
-        return batch if self._context is None else replace(batch, scored=self._scored(batch, self._context))
+        given = self.tokenizer(texts, self.length)
+        batch = given if self.sentence is None else self.sentence.arranged(given)
+        if self._context is None:
+            return batch
+        real = F.pad(given.mask, (0, batch.ids.shape[1] - given.mask.shape[1]))
+        return replace(batch, scored=self._scored(batch.ids, real, self._context))
 
-    def _scored(self, batch: TextBatch, context: Tensor) -> Tensor:
+    def _scored(self, ids: Tensor, real: Tensor, context: Tensor) -> Tensor:
         """The places of content words; of a text without any, of all its tokens."""
-        content = batch.mask & ~context[batch.ids]
-        content |= batch.mask & ~content.any(dim=1, keepdim=True)
-        places = torch.arange(batch.ids.shape[1]).expand_as(content).masked_fill(~content, batch.ids.shape[1])
+        content = real & ~context[ids]
+        content |= real & ~content.any(dim=1, keepdim=True)
+        places = torch.arange(ids.shape[1]).expand_as(content).masked_fill(~content, ids.shape[1])
         chosen = places.sort(dim=1).values[:, : int(content.sum(dim=1).max())]
-        return chosen.masked_fill(chosen == batch.ids.shape[1], -1)
+        return chosen.masked_fill(chosen == ids.shape[1], -1)
 
     def words(self, text: str) -> list[Word]:
         """The words of a text of which tokens are scored, in order."""
@@ -292,11 +353,14 @@ class TextEncoder(nn.Module):
         """The scored tokens of a text as readable strings, in the order of the encoder's tokens."""
         pieces = self.tokenizer.pieces(text, self.length)
         scored = self.tokenize(text).scored
-        return pieces if scored is None else [pieces[place] for place in scored[0].tolist()]
+        if scored is None:
+            return pieces
+        # Behind the tokens of the text may be one that stands for all of it.
+        return [pieces[place] if place < len(pieces) else "<sentence>" for place in scored[0].tolist()]
 
     def forward(self, texts: str | Sequence[str] | TextBatch) -> Tokens:
         batch = texts if isinstance(texts, TextBatch) else self.tokenize(texts)
-        batch = batch.to(self.tower.projection.weight.device)
+        batch = batch.to(next(self.tower.parameters()).device)
         if batch.scored is None:
             return Tokens(self.tower(batch), batch.mask)
         hidden = self.tower.hidden(batch)

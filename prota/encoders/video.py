@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from prota.config.base import ConfigError
 from prota.types import Tokens
 
-__all__ = ["FrameTower", "ImageFormat", "TemporalTransformer", "VideoEncoder"]
+__all__ = ["FrameTower", "ImageFormat", "JointTower", "TemporalTransformer", "VideoEncoder"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class FrameTower(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        projection: nn.Linear,
+        projection: nn.Linear | nn.Identity,
         *,
         feature: Literal["cls", "mean", "cls+mean", "pooler"],
         image: ImageFormat,
@@ -60,6 +59,7 @@ class FrameTower(nn.Module):
         self.layers = layers
         self.standardised = standardised
         if standardised:
+            assert isinstance(projection, nn.Linear)
             self.register_buffer("feature_mean", torch.zeros(projection.in_features))
             self.register_buffer("feature_deviation", torch.ones(projection.in_features))
         self.options = position_options(model, image.size)
@@ -83,17 +83,9 @@ class FrameTower(nn.Module):
 
         A tower that does not learn gives the same features every time: training computes them once.
         """
-        if pictures.dtype != torch.uint8 and not pictures.is_floating_point():
-            raise ValueError(f"pictures must be uint8, or floats already normalised; got {pictures.dtype}")
-        if pictures.shape[-2:] != (self.image.size, self.image.size):
-            raise ValueError(
-                f"pictures must be {self.image.size} x {self.image.size} (encoder.image_size); "
-                f"got {pictures.shape[-2]} x {pictures.shape[-1]}"
-            )
-        if pictures.dtype == torch.uint8:
-            pictures = (pictures / 255 - self.mean) / self.deviation
+        pictures = _normalised(pictures, self.image, self.mean, self.deviation)
         options = self.options | ({"output_hidden_states": True} if self.layers > 1 else {})
-        return self._feature(self.model(pixel_values=pictures.to(self.projection.weight.dtype), **options))
+        return self._feature(self.model(pixel_values=pictures, **options))
 
     def _feature(self, output: Any) -> Tensor:
         feature: Tensor
@@ -108,6 +100,50 @@ class FrameTower(nn.Module):
         wanted = self.feature.split("+")
         parts = [_part(state, part, self.special_tokens) for state in states for part in wanted]
         return torch.cat(parts, dim=-1)
+
+
+class JointTower(nn.Module):
+    """A vision encoder that takes the frames of a video together and gives one vector."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, model: Any, image: ImageFormat) -> None:
+        super().__init__()
+        self.model = model
+        self.projection = nn.Identity()
+        self.image = image
+        self.register_buffer("mean", torch.tensor(image.mean)[:, None, None], persistent=False)
+        self.register_buffer("deviation", torch.tensor(image.deviation)[:, None, None], persistent=False)
+
+    def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
+        """[B, M, 3, H, W], mask [B, M] → [B, 1, D]; videos of equally many frames go through the model together."""
+        frames = _normalised(frames, self.image, self.mean, self.deviation)
+        counts, model = mask.sum(dim=1), self.model
+        found: list[tuple[Tensor, Tensor]] = []
+        for count in sorted(set(counts.tolist())):
+            rows = (counts == count).nonzero()[:, 0]
+            chosen = frames[rows][mask[rows]].view(len(rows), count, *frames.shape[2:])
+            # Of its own number of frames, learned positions are used as they are; of others they are interpolated.
+            own = count == model.config.num_frames
+            vectors = model(pixel_values_videos=chosen, interpolate_pos_encoding=not own).pooler_output
+            found.append((rows, vectors.view(len(rows), -1)))
+        order = torch.cat([rows for rows, _ in found]).argsort()
+        return torch.cat([vectors for _, vectors in found])[order].unsqueeze(1)
+
+
+def _normalised(pictures: Tensor, image: ImageFormat, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Pictures [..., 3, H, W], uint8 or already normalised floats, as a tower takes them."""
+    if pictures.dtype != torch.uint8 and not pictures.is_floating_point():
+        raise ValueError(f"pictures must be uint8, or floats already normalised; got {pictures.dtype}")
+    if pictures.shape[-2:] != (image.size, image.size):
+        raise ValueError(
+            f"pictures must be {image.size} x {image.size} (encoder.image_size); "
+            f"got {pictures.shape[-2]} x {pictures.shape[-1]}"
+        )
+    if pictures.dtype == torch.uint8:
+        pictures = (pictures / 255 - mean) / deviation
+    return pictures.to(mean.dtype)
 
 
 def _part(state: Tensor, part: str, special_tokens: int) -> Tensor:
@@ -187,21 +223,28 @@ class TemporalTransformer(nn.Module):
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
-    def start_from_clip(self, text_model: Any) -> None:
-        """Copy the first layers and positions of CLIP's text transformer."""
-        width, available, theirs = self.positions.embedding_dim, len(text_model.encoder.layers), text_model.config
-        if (theirs.hidden_size, theirs.intermediate_size) != (width, 4 * width) or available < len(self.layers):
-            raise ConfigError(
-                f"encoder.temporal_layers={len(self.layers)} needs a CLIP whose text transformer has as many layers of "
-                f"width {width} (inside: {4 * width}); this one has {available} of {theirs.hidden_size} "
-                f"({theirs.intermediate_size}); allowed: 0"
-            )
-        for own, layer in zip(self.layers, text_model.encoder.layers, strict=False):
+    @torch.no_grad()
+    def start_from_text(self, text_model: Any) -> None:
+        """Copy the first layers and positions of a CLIP's text transformer.
+
+        Of one with other shapes nothing can be copied; then the layers start without effect on the frames' directions.
+        """
+        layers = getattr(getattr(text_model, "encoder", None), "layers", ())
+        width, theirs = self.positions.embedding_dim, text_model.config
+        shape = theirs.hidden_size, theirs.intermediate_size
+        if shape != (width, 4 * width) or len(layers) < len(self.layers):
+            self.positions.weight.zero_()
+            for module in self.layers:
+                assert isinstance(module, TemporalLayer)
+                for last in (module.self_attn.out_proj, module.mlp.fc2):
+                    last.weight.zero_()
+                    last.bias.zero_()
+            return
+        for own, layer in zip(self.layers, layers, strict=False):
             own.load_state_dict(layer.state_dict())
         positions = text_model.embeddings.position_embedding.weight
         count = min(len(positions), self.positions.num_embeddings)
-        with torch.no_grad():
-            self.positions.weight[:count] = positions[:count]
+        self.positions.weight[:count] = positions[:count]
 
     def forward(self, frames: Tensor, mask: Tensor) -> Tensor:
         """[B, M, D], [B, M] → [B, M, D]."""
@@ -219,7 +262,7 @@ class TemporalTransformer(nn.Module):
 class VideoEncoder(nn.Module):
     """Frames of videos → tokens."""
 
-    def __init__(self, tower: FrameTower, temporal: TemporalTransformer | None) -> None:
+    def __init__(self, tower: FrameTower | JointTower, temporal: TemporalTransformer | None) -> None:
         super().__init__()
         self.tower = tower
         self.temporal = temporal
@@ -228,10 +271,11 @@ class VideoEncoder(nn.Module):
         """[B, M, 3, H, W] (uint8, or floats normalised as ``tower.image`` says), mask [B, M] → tokens [B, M, D].
 
         Only real frames go through the tower. Instead of pictures, ``tower.features`` of them are taken too, [B, M, C].
+        A `JointTower` gives one token a video.
         """
         if frames.dim() != 3 and (frames.dim() != 5 or frames.shape[2] != 3):
             raise ValueError(f"frames must be [videos, frames, 3, height, width]; got {list(frames.shape)}")
-        device = self.tower.projection.weight.device
+        device = self.tower.mean.device
         mask = torch.ones(frames.shape[:2], dtype=torch.bool) if mask is None else mask
         if mask.shape != frames.shape[:2] or mask.dtype != torch.bool or not bool(mask.any(dim=1).all()):
             raise ValueError(
@@ -239,6 +283,8 @@ class VideoEncoder(nn.Module):
                 f"a real frame in each video; got {mask.dtype} {list(mask.shape)}"
             )
         mask, frames = mask.to(device), frames.to(device)
+        if isinstance(self.tower, JointTower):
+            return Tokens(self.tower(frames, mask), mask.new_ones(len(mask), 1))
         real = self.tower(frames[mask])
         embeddings = real.new_zeros(*mask.shape, real.shape[-1])
         embeddings[mask] = real

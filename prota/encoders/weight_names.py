@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["names_in_files", "names_in_memory"]
+__all__ = ["names_in_files", "names_in_memory", "quiet"]
 
 
 def names_in_files(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def names_in_memory(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str
             continue
         own = _take(renamed, prefix)
         # transformers' own reading of a checkpoint does the renaming; what is missing there would be made up.
-        with _without_bar():
+        with quiet():
             read, report = type(encoder).from_pretrained(
                 None, config=encoder.config, state_dict=own, dtype="float32", output_loading_info=True
             )
@@ -51,15 +51,17 @@ def names_in_memory(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str
 
 
 @contextmanager
-def _without_bar() -> Iterator[None]:
-    """No bar of transformers' own over what takes a moment."""
+def quiet() -> Iterator[None]:
+    """No bar of transformers' own over what takes a moment, and no warnings about settings that files leave out."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from prota.data.pictures import to_pictures
+from prota.encoders.video import JointTower
 from prota.library.indexing.reading import VideoContent
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, SegmentTokens
 from prota.model.prota import ProTA
 from prota.runtime import autocast_for
 from prota.scoring.score import pooled
-from prota.types import PreparedTokens
+from prota.types import PreparedTokens, Tokens
 
 __all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]
+
+# By encoders that take their frames together.
+_SEGMENTS_AT_ONCE = 4
 
 
 def stamp_of(model: ProTA, name: str, expected: ModelStamp | None = None) -> ModelStamp:
@@ -27,7 +31,7 @@ def stamp_of(model: ProTA, name: str, expected: ModelStamp | None = None) -> Mod
         identity = model.identity(saved=False)
     encoder = model.config.encoder
     spread = model.config.score.probabilistic
-    return ModelStamp(name, identity, encoder.width, encoder.frames, spread)
+    return ModelStamp(name, identity, encoder.width, encoder.tokens, spread)
 
 
 def pooled_vectors(items: PreparedTokens) -> Tensor:
@@ -62,6 +66,23 @@ def _padded(content: VideoContent, frames: int) -> VideoContent:
     )
 
 
+def _together(model: ProTA, frames: Tensor, place: Tensor, mask: Tensor) -> Tokens:
+    """Encode the frames of segments together, a few segments at a time."""
+    size, parts = model.config.encoder.image_size, []
+    for start in range(0, len(place), _SEGMENTS_AT_ONCE):
+        some = slice(start, start + _SEGMENTS_AT_ONCE)
+        pictures = to_pictures(frames[place[some]].to(model.logit_scale.device), size)
+        parts.append(model.video_encoder(pictures, mask[some]))
+    return Tokens(torch.cat([part.embeddings for part in parts]), torch.cat([part.mask for part in parts]))
+
+
+def _of_one_token(content: VideoContent) -> VideoContent:
+    """Segments whose one token stands for all frames; its time is that of the middle one."""
+    rows = np.arange(len(content))
+    middle = content.times[rows, content.mask.sum(axis=1) // 2]
+    return replace(content, times=middle[:, None], mask=np.ones((len(content), 1), dtype=bool))
+
+
 def encode_video(model: ProTA, video_id: str, content: VideoContent) -> SegmentBatch:
     """Encode the segments that were read of a video."""
     return encode_videos(model, [(video_id, content)])[0]
@@ -73,17 +94,20 @@ def encode_videos(model: ProTA, videos: Sequence[tuple[str, VideoContent]], batc
 
     On a GPU the encoder runs in bf16, as in training.
     """
-    tower, device = model.video_encoder.tower, model.logit_scale.device
+    device, size = model.logit_scale.device, model.config.encoder.image_size
     contents = [_padded(content, model.config.encoder.frames) for _, content in videos]
     frames = torch.from_numpy(np.concatenate([content.frames for content in contents]))
-    features = []
+    place, mask = torch.from_numpy(_places(contents)), torch.from_numpy(np.concatenate([c.mask for c in contents]))
     with autocast_for(device)():
-        for start in range(0, len(frames), batch):
-            pictures = to_pictures(frames[None, start : start + batch].to(device), model.config.encoder.image_size)
-            features.append(tower.features(pictures[0]).float())
-        mask = torch.from_numpy(np.concatenate([content.mask for content in contents])).to(device)
-        place = torch.from_numpy(_places(contents)).to(device)
-        tokens = model.video_encoder(torch.cat(features)[place], mask)
+        if isinstance(model.video_encoder.tower, JointTower):
+            tokens = _together(model, frames, place, mask)
+            contents = [_of_one_token(content) for content in contents]
+        else:
+            features = []
+            for start in range(0, len(frames), batch):
+                pictures = to_pictures(frames[None, start : start + batch].to(device), size)
+                features.append(model.video_encoder.tower.features(pictures[0]).float())
+            tokens = model.video_encoder(torch.cat(features)[place.to(device)], mask.to(device))
     items = model.head.prepare_videos(tokens).without_source()
     direction, weight = _stored(items.direction, torch.float16), _stored(items.weight, torch.float32)
     spread = None if items.spread is None else _stored(items.spread, torch.float16)

@@ -1,4 +1,7 @@
-"""The folder of a saved model: where it lies, and the record in its config.json."""
+"""The folder of a model: where it lies, and what its config.json records.
+
+It is one that `ProTA.save_pretrained` wrote, or a bare checkpoint of an aligned dual encoder.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from typing import Any, Literal, get_args
 
 from prota.config.base import ConfigError, without_removed
 from prota.config.model import Config
+from prota.encoders.aligned import kind_of, untrained
 from prota.errors import ProtaError, one_line
 from prota.models import shipped
 
 __all__ = ["CONFIG_FILE", "FORMAT", "KINDS", "VERSIONS", "ModelFolderError", "WeightsKind", "model_folder"]
-__all__ += ["read_record", "saved_config", "upload"]
+__all__ += ["is_bare", "read_record", "saved_config", "upload"]
 
 WeightsKind = Literal["float32", "float16", "int8"]
 KINDS: tuple[str, ...] = get_args(WeightsKind)
@@ -22,7 +26,8 @@ FORMAT = "prota"
 VERSIONS: dict[WeightsKind, int] = {"float32": 1, "float16": 1, "int8": 2}
 _NEWEST = max(VERSIONS.values())
 CONFIG_FILE = "config.json"
-_FILES = ["*.json", "*.txt", "*.safetensors", "*.model"]
+# Of weights in several formats one is enough.
+_FILES, _WEIGHTS = ["*.json", "*.txt", "*.safetensors", "*.model"], ["pytorch_model*.bin"]
 
 
 class ModelFolderError(ProtaError, ValueError):
@@ -32,12 +37,38 @@ class ModelFolderError(ProtaError, ValueError):
 
 
 def saved_config(source: str | Path) -> Config:
-    """The settings of a saved model, without its weights."""
+    """The settings of a saved model, without its weights; of a bare checkpoint, those with which it is searched."""
     folder = model_folder(source)
+    if is_bare(folder):
+        return _untrained(folder)
     try:
         return Config(**without_removed(Config, read_record(folder)["config"]))
     except (KeyError, TypeError, AttributeError, ConfigError) as error:
         raise ModelFolderError(f"{folder} has settings that this version cannot read: {one_line(error)}") from None
+
+
+def _untrained(folder: Path) -> Config:
+    try:
+        return untrained(folder)
+    except ConfigError as error:
+        raise ModelFolderError(str(error)) from None
+    except Exception as error:
+        # Whatever transformers says about settings that it cannot read.
+        raise ModelFolderError(
+            f"{folder}/{CONFIG_FILE} cannot be read: {one_line(error)}; copy or download it again"
+        ) from None
+
+
+def is_bare(folder: Path) -> bool:
+    """Whether a folder has the checkpoint of an aligned dual encoder; a ModelFolderError for any other model."""
+    record = _json_object(folder)
+    if record.get("format") == FORMAT or "model_type" not in record:
+        return False
+    try:
+        kind_of(record["model_type"], folder)
+    except ConfigError as error:
+        raise ModelFolderError(str(error)) from None
+    return True
 
 
 def model_folder(source: str | Path, revision: str | None = None) -> Path:
@@ -67,7 +98,10 @@ def model_folder(source: str | Path, revision: str | None = None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(str(source), revision=revision, allow_patterns=_FILES))
+        folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=_FILES))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(str(source), revision=revision, allow_patterns=_FILES + _WEIGHTS))
+        return folder
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         raise ModelFolderError(
             f"{source}: no such folder, and not available from the hub ({one_line(error)})"
@@ -90,7 +124,7 @@ def upload(folder: Path, repository: str, *, private: bool = False, token: str |
     return str(created)
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def _json_object(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -100,10 +134,13 @@ def read_record(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ModelFolderError(f"{path} cannot be read: {error}; save the model again") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        kind = record.get("model_type") if isinstance(record, dict) else None
-        hint = f" but a {kind!r} one: use it as a backbone (encoder.clip, .vision or .text)" if kind else ""
-        raise ModelFolderError(f"{folder} is not a ProTA model{hint}")
+    return record if isinstance(record, dict) else {}
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    record = _json_object(folder)
+    if record.get("format") != FORMAT:
+        raise ModelFolderError(f"{folder} is not a ProTA model")
     if record.get("version") not in VERSIONS.values():
         raise ModelFolderError(
             f"{folder} is of format version {record.get('version')}, this prota reads versions up to {_NEWEST}: "

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from prota.config.base import ConfigError
 from prota.config.model import Config
 from prota.encoders.backbones import Towers, load_towers, rebuild_towers, with_settings
 from prota.encoders.int8 import use_int8
@@ -30,6 +31,7 @@ from prota.model.folder import (
     VERSIONS,
     ModelFolderError,
     WeightsKind,
+    is_bare,
     model_folder,
     read_record,
     saved_config,
@@ -249,12 +251,13 @@ class ProTA(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, revision: str | None = None) -> ProTA:
-        """Load a saved model; on the CPU, in float32 and in evaluation mode.
+        """Load a saved model, or a bare CLIP, SigLIP, …; on the CPU, in float32 and in evaluation mode.
 
         Parameters
         ----------
         source
-            A folder, the name of a shipped model, or a hub id.
+            A folder, the name of a shipped model, or a hub id. The checkpoint of an aligned text and image encoder is
+            used untrained: its own vectors, the mean of those of the frames, and cosines.
         revision
             Branch, tag or commit of a hub id.
 
@@ -265,6 +268,9 @@ class ProTA(nn.Module):
         'squared'
         """
         folder = model_folder(source, revision)
+        if is_bare(folder):
+            config = saved_config(folder)
+            return cls(config, _bare_towers(folder, config)).eval()
         record, config = read_record(folder), saved_config(folder)
         try:
             model = cls(config, rebuild_towers(config.encoder, record["towers"], folder))
@@ -288,6 +294,8 @@ class ProTA(nn.Module):
         not imported; towers that `prota.encoders.saved` does not know are loaded with it.
         """
         folder = model_folder(source)
+        if is_bare(folder):
+            return cls.from_pretrained(folder)
         record, config = read_record(folder), saved_config(folder)
         encoder = text_encoder(config.encoder, record.get("towers", {}), folder)
         if encoder is None:
@@ -311,21 +319,30 @@ class ProTA(nn.Module):
         transformer and the head are new. One of another architecture is refused with what differs.
         """
         folder = model_folder(source)
-        record = read_record(folder)
         theirs, ours = (_architecture(each, towers_only) for each in (saved_config(folder), config))
         pairs = {name: (theirs.get(name), ours.get(name)) for name in theirs | ours}
         differing = [f"{name} is {its} there, {own} here" for name, (its, own) in pairs.items() if its != own]
         if differing:
             raise ModelFolderError(f"cannot start from {source}, of another architecture: {'; '.join(differing)}")
-        towers = with_settings(record["towers"], config.encoder)
+        if is_bare(folder):
+            return cls(config, _bare_towers(folder, config))
+        towers = with_settings(read_record(folder)["towers"], config.encoder)
         model = cls(config, rebuild_towers(config.encoder, towers, folder))
         parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
         _load_weights(model, folder / WEIGHTS_FILE, parts)
         temporal = model.video_encoder.temporal
         if towers_only and temporal is not None and config.encoder.kind != "pair":
             # Copied from the text tower before that had its weights.
-            temporal.start_from_clip(model.text_encoder.tower.model)
+            temporal.start_from_text(model.text_encoder.tower.model)
         return model
+
+
+def _bare_towers(folder: Path, config: Config) -> Towers:
+    """Those of a checkpoint that is no ProTA model."""
+    try:
+        return load_towers(config.encoder.replace(clip=str(folder)))
+    except ConfigError as error:
+        raise ModelFolderError(str(error)) from None
 
 
 _VIDEO = "video_encoder."

@@ -73,11 +73,16 @@ def fingerprint(checkpoint: str | Path) -> str:
     """SHA-256 of a saved model's weights, from its folder or from model.safetensors itself."""
     path = Path(checkpoint)
     path = path / WEIGHTS_FILE if path.is_dir() else path
+    # A checkpoint of the hub may have them in several files, or in another format.
+    paths = [path] if path.exists() else sorted(path.parent.glob("*.safetensors")) or sorted(path.parent.glob("*.bin"))
+    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        for part in paths or [path]:
+            with part.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
     except OSError as error:
         raise WeightsError(f"{path} cannot be read ({error.strerror}): give the folder of a saved model") from None
+    return digest.hexdigest()
 
 
 def rounding_error(weights: Mapping[str, Tensor], kind: WeightsKind) -> tuple[str, float]:

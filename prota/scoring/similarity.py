@@ -48,8 +48,9 @@ def wasserstein_squared(texts: PreparedTokens, videos: PreparedTokens, cosines: 
     """
     assert texts.spread is not None
     assert videos.spread is not None
-    # In double precision: of large spreads that are alike, nearly everything cancels.
-    text_spread, video_spread = texts.spread.double(), videos.spread.double()
+    # In double precision, which Apple's GPUs lack: of large spreads that are alike, nearly everything cancels.
+    precision = torch.float32 if texts.spread.device.type == "mps" else torch.float64
+    text_spread, video_spread = texts.spread.to(precision), videos.spread.to(precision)
     text_norm = text_spread.square().sum(dim=-1)[:, None, :, None]
     video_norm = video_spread.square().sum(dim=-1)[None, :, None, :]
     apart = text_norm + video_norm - 2 * pair_dot(text_spread, video_spread)

@@ -11,6 +11,7 @@ import torch
 from prota.data.batches import Array, Clips
 from prota.data.frame_cache import CachePlan
 from prota.data.pictures import to_pictures
+from prota.encoders.video import FrameTower
 from prota.model.prota import ProTA
 from prota.runtime import autocast_for
 
@@ -35,7 +36,8 @@ class FeatureClips:
         self.plan: CachePlan = cache.plan
         self.key = feature_key(model, cache)
         device, size = model.logit_scale.device, model.config.encoder.image_size
-        autocast = autocast_for(device)
+        autocast, tower = autocast_for(device), model.video_encoder.tower
+        assert isinstance(tower, FrameTower)
         self._features: dict[str, Array] = {}
         progress(0, len(video_ids))
         for start in range(0, len(video_ids), VIDEOS_AT_ONCE):
@@ -43,7 +45,7 @@ class FeatureClips:
             clips = [cache.frames(video_id) for video_id in some]
             frames = torch.from_numpy(np.concatenate(clips))[None].to(device)
             with torch.inference_mode(), autocast():
-                features = model.video_encoder.tower.features(to_pictures(frames, size)[0])
+                features = tower.features(to_pictures(frames, size)[0])
             ends = np.cumsum([len(clip) for clip in clips])
             self._features |= zip(some, np.split(features.float().cpu().numpy(), ends[:-1]), strict=True)
             progress(start + len(some), len(video_ids))

@@ -119,8 +119,8 @@ def _loss(model: ProTA, encoded: tuple[Tokens, ...], world: World, batch: StepIn
         text_scores = model.score(own_texts, own_videos)
         video_scores = text_scores.T
     else:
-        all_texts = gather_prepared(own_texts, world, config.encoder.text_length)
-        all_videos = gather_prepared(own_videos, world, config.encoder.frames)
+        all_texts = gather_prepared(own_texts, world, model.text_encoder.most_tokens)
+        all_videos = gather_prepared(own_videos, world, config.encoder.tokens)
         text_scores = model.score(own_texts, all_videos)
         video_scores = model.score(all_texts, own_videos).T
     terms = []

@@ -67,7 +67,12 @@ def sentence_encoder(
         was_training = tower.training
         tower.eval()
         with torch.inference_mode(), autocast():
-            vectors = _pooled(projection(in_context(tower, batch)), batch.mask, mean).cpu()
+            if encoder.sentence is not None and not source:
+                # Its own vector of a text stands elsewhere.
+                tokens = encoder(batch)
+                vectors = _pooled(tokens.embeddings, tokens.mask, mean).cpu()
+            else:
+                vectors = _pooled(projection(in_context(tower, batch)), batch.mask, mean).cpu()
         tower.train(was_training)
         return vectors
 

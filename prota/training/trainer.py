@@ -23,6 +23,7 @@ from prota.data.doctor import require_complete, require_disjoint
 from prota.data.pictures import Augmentation, to_pictures
 from prota.data.splits import Split
 from prota.encoders.text import TextBatch
+from prota.encoders.video import FrameTower
 from prota.errors import ProtaError
 from prota.evaluation.metrics import retrieval_metrics
 from prota.evaluation.scoring import score_split
@@ -183,7 +184,7 @@ class TrainingLoop:
         """Replace frames by features in sources without augmentation, if the tower is frozen."""
         for source in self.sources:
             train = source.experiment.train
-            if train.lr_vision or train.augments:
+            if train.lr_vision or train.augments or self.experiment.encoder.kind == "video":
                 continue
             splits = [source.split, *([self.val_split] if source is self.main and self.val_split else [])]
             wanted = [video_id for split in splits for video_id in split.video_ids]
@@ -245,7 +246,7 @@ class TrainingLoop:
         self.model.eval()
         tower = self.model.video_encoder.tower
         # A model that training starts from is already standardised.
-        if tower.standardised and not self.config.start:
+        if isinstance(tower, FrameTower) and tower.standardised and not self.config.start:
             batches = self.main.batches(0)[:8]
             clips = [self.main.reader.read([pair.video_id for pair in batch]) for batch in batches]
             with self.autocast():

@@ -13,12 +13,12 @@ __all__ = ["Extent", "to_square"]
 LONGEST = 8
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
-Extent = Literal["centre", "whole"]
-"""The part of a frame that is kept: the centre, or the whole frame, squeezed."""
+Extent = Literal["centre", "whole", "centre-bilinear", "whole-bilinear"]
+"""The part of a frame that is kept: the centre, or the whole frame, squeezed; and resampling other than bicubic."""
 
 
 def to_square(frame: Picture, size: int, extent: Extent = "centre") -> Picture:
-    """Resize a frame to uint8 [size, size, 3] (bicubic, antialiased).
+    """Resize a frame to uint8 [size, size, 3] (bicubic unless ``extent`` says otherwise, antialiased).
 
     ``centre``: resize the shorter side to ``size`` and crop the longer one. Sizes and offsets are rounded like
     torchvision's, which CLIP and its successors were trained with. ``whole``: resize both sides; wide frames are
@@ -31,11 +31,13 @@ def to_square(frame: Picture, size: int, extent: Extent = "centre") -> Picture:
     shorter = min(frame.shape[:2])
     # A strip of 10,000 × 10 would be resized to a huge picture, only to be cropped.
     frame = _centre(frame, min(frame.shape[0], LONGEST * shorter), min(frame.shape[1], LONGEST * shorter))
-    if extent == "whole":
-        return np.asarray(Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC)).copy()
+    part, _, other = extent.partition("-")
+    resampling = Image.Resampling.BILINEAR if other else Image.Resampling.BICUBIC
+    if part == "whole":
+        return np.asarray(Image.fromarray(frame).resize((size, size), resampling)).copy()
     height, width = frame.shape[:2]
     wide, high = (size, int(size * height / width)) if width <= height else (int(size * width / height), size)
-    resized = Image.fromarray(frame).resize((wide, high), Image.Resampling.BICUBIC)
+    resized = Image.fromarray(frame).resize((wide, high), resampling)
     return np.ascontiguousarray(_centre(np.asarray(resized), size, size))
 
 

@@ -86,6 +86,18 @@ def test_the_temporal_transformer_starts_from_clips_text_layers(clip_folder: Pat
         close(temporal(frame, torch.ones(4, 1, dtype=torch.bool)), frame + expected)
 
 
+def test_temporal_layers_that_nothing_can_be_copied_to_change_no_direction(clip_folder: Path) -> None:
+    """More layers than the text transformer has: frames begin as they come from the tower."""
+    model = ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4")).eval()
+    frames = torch.randint(0, 256, (2, 3, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        tokens, bare = model.video_encoder(frames), model.video_encoder.tower(frames.flatten(0, 1)).view(2, 3, -1)
+        close(torch.nn.functional.normalize(tokens.embeddings, dim=-1), torch.nn.functional.normalize(bare, dim=-1))
+    model.encode_video(frames).direction.sum().backward()
+    gradient = model.video_encoder.temporal.layers[0].mlp.fc2.weight.grad
+    assert gradient.abs().max() > 0
+
+
 def test_text_is_cut_at_its_length_and_keeps_its_end(clip_folder: Path) -> None:
     encoder = ProTA.from_config(clip_config(clip_folder, "encoder.text_length=4")).text_encoder
     assert encoder.pieces("the red dog runs") == ["<start>", "the", "red", "<end>"]
@@ -324,7 +336,7 @@ def test_a_backbone_that_does_not_fit_is_refused(clip_folder: Path, overrides: l
 
 
 def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"is a 'bert' model; allowed: a CLIP model, or encoder\.kind='pair'"):
+    with pytest.raises(ConfigError, match=r"is a 'bert' model, .*allowed: altclip, .*encoder\.kind='pair'"):
         load_towers(clip_config(bert_folder).encoder)
     with pytest.raises(ConfigError, match="allowed: multiples of its patch size 14"):
         load_towers(pair_config(dinov2_folder, bert_folder, "encoder.image_size=30").encoder)
@@ -333,8 +345,8 @@ def test_other_wrong_backbones(clip_folder: Path, dinov2_folder: Path, bert_fold
     for settings in (["encoder.frame_feature=pooler"], ["encoder.kind=clip"]):
         with pytest.raises(ConfigError, match=r"frame_layers=2 needs kind='pair' and class tokens .*; allowed: 1"):
             pair_config(dinov2_folder, bert_folder, "encoder.frame_layers=2", *settings)
-    with pytest.raises(ValueError, match=r"temporal_layers=4 needs a CLIP .* allowed: 0"):
-        ProTA.from_config(clip_config(clip_folder, "encoder.temporal_layers=4"))
+    with pytest.raises(ConfigError, match=r"temporal_layers=2 needs a token per frame, .*; allowed: 0"):
+        clip_config(clip_folder, "encoder.kind=video")
 
 
 def _without(folder: Path, target: Path, *names: str) -> Path:

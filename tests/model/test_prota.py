@@ -140,7 +140,7 @@ def _other_weights(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("{"), r"config\.json cannot be read"),
         (lambda folder: (folder / "config.json").write_bytes(b"\xff\xfe\x00"), r"config\.json cannot be read"),
         (lambda folder: (folder / "config.json").write_text("[1]"), "is not a ProTA model"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "clip"}'), "but a 'clip' one: use it as a"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "is a 't5' model"),
         (lambda folder: _edit(folder, version=99), "format version 99, this prota reads versions up to 2: upgrade"),
         (
             lambda folder: _edit(folder, config={"score": {"xi": 0}}),

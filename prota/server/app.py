@@ -33,6 +33,7 @@ from prota.server.page import add_pages
 from prota.server.problems import Problem, add_problem_handlers
 from prota.server.queueing import BoundedPool
 from prota.server.routes import Backend, router
+from prota.server.screening import Screening
 from prota.server.view import Catalogue
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _backend(library: Where, options: ServerOptions) -> Backend:
     order = order_for(
         library, options.model, device=options.device, within=options.roots, timeout=options.index_timeout
     )
-    worker = QueryWorker(options.cached)
+    worker, originals = QueryWorker(options.cached), Originals()
     return Backend(
         options,
         catalogue,
@@ -131,7 +132,8 @@ def _backend(library: Where, options: ServerOptions) -> Backend:
         BoundedPool("prota-decode", _DECODERS, _DECODING_LIMIT),
         Jobs(order, catalogue.refresh_soon),
         Examples(worker),
-        Originals(),
+        originals,
+        Screening(originals, options),
     )
 
 
@@ -150,7 +152,8 @@ class _BackendMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         catalogue, worker = self._backend.catalogue, self._backend.worker
-        requests, rejected = self._backend.requests, self._backend.requests.rejected + self._backend.decoding.rejected
+        requests, decoding, screening = self._backend.requests, self._backend.decoding, self._backend.screening
+        rejected = requests.rejected + decoding.rejected + screening.rejected
         current, (up, shards) = catalogue.current, catalogue.shards
         answers = CounterMetricFamily("prota_answers", "Searches by whether the answer was cached.", labels=["kept"])
         answers.add_metric(["yes"], worker.hits)

@@ -43,9 +43,11 @@ class ServerOptions:
     max_upload: int = 64 * 2**20
     """Maximum size of an upload in bytes."""
     decode_timeout: float = 20.0
-    """Time limit in seconds for decoding an upload."""
+    """Time limit in seconds for decoding an upload or a frame."""
     decode_memory: int = 4 * 2**30
-    """Memory limit in bytes for decoding an upload."""
+    """Memory limit in bytes for decoding an upload or a video to play."""
+    play_timeout: float = 60.0
+    """Time limit in seconds for decoding and encoding a few seconds of a video to play."""
     max_pixels: int = 50_000_000
     """Maximum size of an uploaded picture."""
     queue_limit: int = 130

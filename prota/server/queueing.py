@@ -109,8 +109,10 @@ class Batcher(Generic[A, B]):
 class LruCache(Generic[B]):
     """A thread-safe cache of the most recently used values."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weight: Callable[[B], int] = lambda _: 1) -> None:
+        """``limit``: of the sum of the weights."""
         self.limit = limit
+        self._weight, self._sum = weight, 0
         self._values: OrderedDict[Hashable, B] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -123,7 +125,9 @@ class LruCache(Generic[B]):
 
     def put(self, key: Hashable, value: B) -> None:
         with self._lock:
+            if key in self._values:
+                self._sum -= self._weight(self._values.pop(key))
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self.limit:
-                self._values.popitem(last=False)
+            self._sum += self._weight(value)
+            while self._sum > self.limit:
+                self._sum -= self._weight(self._values.popitem(last=False)[1])

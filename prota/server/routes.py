@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path as FilePath
@@ -48,8 +49,10 @@ from prota.server.schemas import (
     TimelineSegment,
     VideoDetails,
 )
+from prota.server.screening import WIDTHS, Screening
 from prota.server.uploads import received, upload_query
 from prota.server.view import Catalogue
+from prota.video.showing import PART, SHIFT
 from prota.video.walk import below
 
 __all__ = ["Backend", "router"]
@@ -79,6 +82,7 @@ class Backend:
     jobs: Jobs
     examples: Examples
     originals: Originals
+    screening: Screening
 
     def close(self) -> None:
         self.jobs.close()
@@ -86,6 +90,7 @@ class Backend:
         self.worker.close()
         self.requests.close()
         self.decoding.close()
+        self.screening.close()
         self.originals.close()
 
 
@@ -323,9 +328,14 @@ async def examples(backend: BackendDep) -> list[str]:
 
 
 @_library.get("/videos/{video}", summary="Describe a video")
-async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
-    """Return the properties of a video or a picture."""
+async def video(backend: BackendDep, request: Request, video: VideoId) -> VideoDetails:
+    """Return the properties of a video or a picture, and how it plays."""
     record = backend.catalogue.at().record(video)
+    plays, offset = None, 0.0
+    with suppress(ProblemError):
+        # Without it if the file is missing, or too many requests are waiting.
+        how = await backend.screening.playing(request, record)
+        plays, offset = how.plays, round(how.offset, 6)
     return VideoDetails(
         video=record.video_id,
         kind=record.kind,
@@ -339,7 +349,13 @@ async def video(backend: BackendDep, video: VideoId) -> VideoDetails:
         size=record.size,
         modified=when(record),
         segments=record.segments,
+        plays=plays,
         stream=f"/api/v1/videos/{record.video_id}/stream",
+        offset=offset,
+        play=f"/api/v1/videos/{record.video_id}/play",
+        part=PART,
+        shift=SHIFT,
+        frame=f"/api/v1/videos/{record.video_id}/frame",
     )
 
 
@@ -367,6 +383,55 @@ def stream(backend: BackendDep, request: Request, video: VideoId) -> Response:
     file = backend.originals.open(record)
     headers = request.headers
     return stream_video(file, record, request.method, wanted=headers.get("range"), if_range=headers.get("if-range"))
+
+
+# Of content that an id names: it never changes.
+_FOR_GOOD = {"Cache-Control": "private, max-age=86400, immutable"}
+
+
+@_library.get(
+    "/videos/{video}/play",
+    response_class=Response,
+    summary="Play a video",
+    responses={200: {"content": {"video/mp4": {}}}, 204: {"description": "no key frame is in this part"}},
+)
+async def play(
+    backend: BackendDep,
+    request: Request,
+    video: VideoId,
+    start: Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False, description="seconds")] = 0.0,
+) -> Response:
+    """Return the few seconds of a video that contain a time, with their sound, as MP4 that every browser plays.
+
+    Times in it are those of the whole video plus the `shift` of its details, so that Media Source Extensions play the
+    parts at 0, `part`, 2 × `part`, … as one video. Packets are copied if possible. Then parts begin with key frames:
+    one without any is empty (204), and the frames of a time may be in one of the next parts.
+    """
+    record = backend.catalogue.at().record(video)
+    part = await backend.screening.part(request, record, start)
+    if not part.data:
+        return Response(status_code=204, headers=_FOR_GOOD)
+    return Response(part.data, media_type=f'video/mp4; codecs="{part.codecs}"', headers=_FOR_GOOD)
+
+
+@_library.get(
+    "/videos/{video}/frame",
+    response_class=Response,
+    summary="Get a frame",
+    responses={200: {"content": {"image/jpeg": {}}}},
+)
+async def frame(
+    backend: BackendDep,
+    request: Request,
+    video: VideoId,
+    *,
+    t: Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False, description="seconds; 0 for a picture")] = 0.0,
+    width: Annotated[int, Query(ge=1, le=WIDTHS[-1], description="least width in pixels")] = 640,
+) -> Response:
+    """Return the frame of a video that is shown at a time, or a picture, as JPEG. Small videos are not enlarged."""
+    record = backend.catalogue.at().record(video)
+    picture = await backend.screening.frame(request, record, t, width)
+    return Response(picture, media_type="image/jpeg", headers=_FOR_GOOD)
 
 
 @_library.get(

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from prota.server.problems import readable
+from prota.video.showing import Plays
 
 __all__ = [
     "JOB_EXAMPLE",
@@ -187,8 +188,9 @@ class VideoDetails(BaseModel):
 
     model_config = _example(
         video=VIDEO_EXAMPLE, kind="video", title="beach", folder="holidays", duration=64.2, width=1920, height=1080,
-        fps=25.0, codec="h264", size=48210344, modified="2026-05-01T09:30:00+00:00", segments=31,
-        stream=f"/api/v1/videos/{VIDEO_EXAMPLE}/stream",
+        fps=25.0, codec="h264", size=48210344, modified="2026-05-01T09:30:00+00:00", segments=31, plays="original",
+        stream=f"/api/v1/videos/{VIDEO_EXAMPLE}/stream", offset=0.0, play=f"/api/v1/videos/{VIDEO_EXAMPLE}/play",
+        part=6.0, shift=10.0, frame=f"/api/v1/videos/{VIDEO_EXAMPLE}/frame",
     )  # fmt: skip
 
     video: str = Field(description="id: SHA-256 of the content")
@@ -203,7 +205,16 @@ class VideoDetails(BaseModel):
     size: int = Field(description="bytes")
     modified: str = Field(description="date and time of the last change, UTC")
     segments: int
+    plays: Plays | None = Field(
+        description="original: browsers play the file; remuxed, transcoded: they play parts, with the packets of the "
+        "file or encoded; null: a picture, or the file cannot be read now"
+    )
     stream: str = Field(description="path of the original file")
+    offset: float = Field(description="seconds from the start of the original file to the first frame, which is at 0")
+    play: str = Field(description="path of the parts of a video to play; add ?start=SECONDS")
+    part: float = Field(description="seconds between parts")
+    shift: float = Field(description="seconds that times in parts are later")
+    frame: str = Field(description="path of its frames; add ?t=SECONDS&width=PIXELS")
 
 
 class TimelineSegment(BaseModel):

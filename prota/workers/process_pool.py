@@ -80,12 +80,12 @@ class _Worker:
     def free(self) -> bool:
         return self.ready and not self.busy
 
-    def send(self, job: Callable[[Any], Any], argument: Any) -> None:
+    def send(self, job: Callable[[Any], Any], argument: Any, file: io.FileIO | None) -> None:
         path = argument if isinstance(argument, Path) else getattr(argument, "path", None)
-        with contextlib.nullcontext() if path is None else open_file(path) as file:
+        with contextlib.nullcontext(file) if path is None or file is not None else open_file(path) as found:
             self.connection.send_bytes(pickle.dumps((path, pickle.dumps((job, argument)))))
-            if file is not None:
-                send_file(self.connection, file.fileno(), self.process.pid)
+            if path is not None and found is not None:
+                send_file(self.connection, found.fileno(), self.process.pid)
 
     def kill(self) -> int:
         """Kill the process and wait for it; returns its exit status."""
@@ -161,12 +161,12 @@ class DecodePool:
             self._crew.append(_start_worker(self.memory))
         return any(worker.free for worker in self._crew)
 
-    def submit(self, job: Callable[[Any], Any], key: Any, argument: Any) -> None:
-        """Send an item to a free worker."""
+    def submit(self, job: Callable[[Any], Any], key: Any, argument: Any, *, file: io.FileIO | None = None) -> None:
+        """Send an item to a free worker; ``file``: that of its path, if it is open already."""
         worker = next(worker for worker in self._crew if worker.free)
         worker.busy, worker.key, worker.started = True, key, time.monotonic()
         try:
-            worker.send(job, argument)
+            worker.send(job, argument, file)
         except OSError:
             # The worker has just died; `collect` reports the closed connection.
             pass

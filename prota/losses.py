@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -120,10 +121,12 @@ def directional_loss(
     scale: Tensor,
     config: LossConfig,
     similar: Tensor | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Eq. (13): InfoNCE of queries against candidates [Q, C], less the margin η·m [Q] of the positive ``targets`` [Q].
 
-    ``similar`` [Q, C] says how alike a query's and a candidate's captions are, for ``soft_targets``.
+    ``similar`` [Q, C] says how alike a query's and a candidate's captions are, for ``soft_targets``. With ``bias``,
+    SigLIP's loss instead: the sum over candidates of −log σ(±(scores/τ + bias)), plus for the positive.
 
     Paper gap: S^d in the printed denominator is S^p. Printed (``literal``), the margin stands in the numerator alone
     and only adds a constant; ``additive`` takes it from the positive's logit in the denominator too.
@@ -133,6 +136,9 @@ def directional_loss(
         constant = (scale * config.eta * margin).mean()
     elif margin is not None:
         scores = scores - (config.eta * margin).unsqueeze(1) * F.one_hot(targets, scores.shape[1])
+    if bias is not None:
+        sign = 2 * F.one_hot(targets, scores.shape[1]) - 1
+        return -F.logsigmoid(sign * (scale * scores + bias)).sum(dim=1).mean() + constant
     goal = targets
     if similar is not None:
         alike = torch.softmax(similar / _SOFT_TEMPERATURE, dim=1)
@@ -146,13 +152,20 @@ def contrastive_loss(text_to_video: Tensor, video_to_text: Tensor) -> Tensor:
 
 
 def prota_loss(
-    scores: Tensor, texts: PreparedTokens, videos: PreparedTokens, *, logit_scale: Tensor, config: LossConfig
+    scores: Tensor,
+    texts: PreparedTokens,
+    videos: PreparedTokens,
+    *,
+    logit_scale: Tensor,
+    config: LossConfig,
+    logit_bias: Tensor | None = None,
 ) -> LossTerms:
     """The objective and its terms for a batch in which text i belongs to video i; ``scores`` is [A, A]."""
     if scores.dim() != 2 or scores.shape[0] != scores.shape[1]:
         raise ValueError(f"the loss pairs text i with video i and needs a square matrix; got {list(scores.shape)}")
     targets = torch.arange(len(scores), device=scores.device)
-    return share_of_loss(scores, scores.T, targets, texts=texts, videos=videos, logit_scale=logit_scale, config=config)
+    learned: dict[str, Any] = {"logit_scale": logit_scale, "logit_bias": logit_bias}
+    return share_of_loss(scores, scores.T, targets, texts=texts, videos=videos, config=config, **learned)
 
 
 def share_of_loss(
@@ -165,6 +178,7 @@ def share_of_loss(
     logit_scale: Tensor,
     config: LossConfig,
     similar: tuple[Tensor, Tensor] | None = None,
+    logit_bias: Tensor | None = None,
 ) -> LossTerms:
     """Eq. (16): L^all = L^contra + β L^kl, for a part of a batch: the mean over equal parts is the batch's loss.
 
@@ -174,7 +188,9 @@ def share_of_loss(
     """
     # Half precision would round margins and divergences away, or overflow.
     with torch.autocast(text_scores.device.type, enabled=False):
-        scale = inverse_temperature(logit_scale)
+        if (logit_bias is None) != (config.contrast == "softmax"):
+            raise ValueError(f"logit_bias belongs to contrast='sigmoid'; got {logit_bias} with {config.contrast!r}")
+        scale = inverse_temperature(logit_scale) if logit_bias is None else logit_scale.exp()
         zero = text_scores.new_zeros(())
         kl = margin = text_log_var = video_log_var = zero
         margin_t2v = margin_v2t = None
@@ -190,7 +206,8 @@ def share_of_loss(
         elif config.eta or config.beta:
             raise ValueError("loss.eta and loss.beta need token Gaussians, and these tokens are points; set both to 0")
         to_videos, to_texts = similar or (None, None)
-        t2v = directional_loss(text_scores, targets, margin=margin_t2v, scale=scale, config=config, similar=to_videos)
-        v2t = directional_loss(video_scores, targets, margin=margin_v2t, scale=scale, config=config, similar=to_texts)
+        both: dict[str, Any] = {"scale": scale, "config": config, "bias": logit_bias}
+        t2v = directional_loss(text_scores, targets, margin=margin_t2v, similar=to_videos, **both)
+        v2t = directional_loss(video_scores, targets, margin=margin_v2t, similar=to_texts, **both)
         total = contrastive_loss(t2v, v2t) + config.beta * kl
         return LossTerms(total, t2v, v2t, kl, margin, text_log_var, video_log_var, 1 / scale, zero)

@@ -40,6 +40,12 @@ SCORE_VARIANTS: dict[str, dict[str, object]] = {
     "probabilistic-bare": {"gram": "none", "weights": "intra"},
     "pooled-mean-text": {"similarity": "cosine", "aggregation": "pooling", "text_pooling": "mean"},
 }
+LOSS_VARIANTS: dict[str, dict[str, object]] = {
+    "additive": {"margin": "additive", "label_smoothing": 0.1},
+    "literal": {"margin": "literal", "label_smoothing": 0.1},
+    "sigmoid": {"contrast": "sigmoid"},
+    "sigmoid-literal": {"contrast": "sigmoid", "margin": "literal"},
+}
 DISTRIBUTION_VARIANTS: dict[str, dict[str, object]] = {
     "residual": {},
     "plain": {"mean": "plain"},

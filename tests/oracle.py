@@ -418,6 +418,20 @@ def adaptive_margin(p: Tokens, q: Tokens) -> float:
     return math.exp(-divergence(p, q))
 
 
+def sigmoid_contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConfig, bias: float) -> float:
+    """SigLIP's loss: mean_i Σ_j log(1 + exp(−z_ij (S_ij/τ + b))), z = 1 for i = j, else −1; the margin as in Eq. 13."""
+    losses = []
+    for i, row in enumerate(scores):
+        total = 0.0
+        for j, value in enumerate(row):
+            logit = value / tau + bias
+            if i == j and loss.margin == "additive":
+                logit -= loss.eta * margins[i] / tau
+            total += log_sum_exp([0.0, -logit if i == j else logit])
+        losses.append(total + (loss.eta * margins[i] / tau if loss.margin == "literal" else 0.0))
+    return mean(losses)
+
+
 def contrastive(scores: Matrix, margins: list[float], tau: float, loss: LossConfig) -> float:
     """Eq. 13: −mean_i log(exp((S_ii − η m_i)/τ) / Σ_j exp(S_ij/τ)); 'additive': η m_i off S_ii below too."""
     losses = []
@@ -465,10 +479,11 @@ def loss_terms(
     distribution: DistributionConfig,
     loss: LossConfig,
     logit_scale: float,
+    logit_bias: float = 0.0,
 ) -> dict[str, float]:
     """Eq. 12 to 16 for a batch in which text i belongs to video i; ``kl`` lacks β, ``margin`` lacks η."""
     scores = score_matrix(texts, videos, text_heads, video_heads, score, distribution)
-    tau = temperature(logit_scale)
+    tau = math.exp(-logit_scale) if loss.contrast == "sigmoid" else temperature(logit_scale)
     margins_t2v, margins_v2t = [0.0] * len(texts), [0.0] * len(videos)
     kl, text_log_var, video_log_var = 0.0, 0.0, 0.0
     if score.similarity != "cosine":
@@ -479,8 +494,12 @@ def loss_terms(
         margins_v2t = [adaptive_margin(video, text) for text, video in pairs]
         kl = kl_term(text_tokens, video_tokens)
         text_log_var, video_log_var = mean_log_var(text_tokens), mean_log_var(video_tokens)
-    t2v = contrastive(scores, margins_t2v, tau, loss)
-    v2t = contrastive(transpose(scores), margins_v2t, tau, loss)
+    if loss.contrast == "sigmoid":
+        t2v = sigmoid_contrastive(scores, margins_t2v, tau, loss, logit_bias)
+        v2t = sigmoid_contrastive(transpose(scores), margins_v2t, tau, loss, logit_bias)
+    else:
+        t2v = contrastive(scores, margins_t2v, tau, loss)
+        v2t = contrastive(transpose(scores), margins_v2t, tau, loss)
     return {
         "contrastive_t2v": t2v,
         "contrastive_v2t": v2t,

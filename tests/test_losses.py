@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from prota.config.model import DistributionConfig, LossConfig, ScoreConfig
+from prota.config.model import ConfigError, DistributionConfig, LossConfig, ScoreConfig
 from prota.losses import (
     adaptive_margin,
     contrastive_loss,
@@ -20,9 +20,13 @@ from prota.losses import (
 )
 from prota.types import TokenGaussians
 from tests import oracle
-from tests.cases import DISTRIBUTION_VARIANTS, Case
+from tests.cases import DISTRIBUTION_VARIANTS, LOSS_VARIANTS, Case
 
-LOSS_VARIANTS = [{"margin": "additive"}, {"margin": "literal"}]
+BIAS = -1.3
+
+
+def bias_of(loss: LossConfig) -> Tensor | None:
+    return torch.tensor(BIAS, dtype=torch.float64) if loss.contrast == "sigmoid" else None
 
 
 def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians:
@@ -33,22 +37,23 @@ def gaussians(mean: list[list[float]], var: list[list[float]]) -> TokenGaussians
 
 def oracle_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
     return oracle.loss_terms(
-        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, logit_scale
+        *case.items(), *case.oracle_heads(), case.head.config, case.distribution, loss, logit_scale, BIAS
     )
 
 
 def our_terms(case: Case, loss: LossConfig, logit_scale: float) -> dict[str, float]:
     texts, videos = case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)
     scale = torch.tensor(logit_scale, dtype=torch.float64)
-    return prota_loss(case.head.score(texts, videos), texts, videos, logit_scale=scale, config=loss).floats()
+    learned = {"logit_scale": scale, "logit_bias": bias_of(loss)}
+    return prota_loss(case.head.score(texts, videos), texts, videos, config=loss, **learned).floats()
 
 
-@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
+@pytest.mark.parametrize("variant", LOSS_VARIANTS)
 @pytest.mark.parametrize("distribution", DISTRIBUTION_VARIANTS)
-def test_terms_equal_the_oracle(variant: dict[str, str], distribution: str) -> None:
+def test_terms_equal_the_oracle(variant: str, distribution: str) -> None:
     case = Case.random(ScoreConfig(), DistributionConfig(**DISTRIBUTION_VARIANTS[distribution]))
     # Weights that show; at 5e-4 a wrong margin would hide below the tolerance.
-    loss = LossConfig(**variant, eta=0.3, beta=0.2, label_smoothing=0.1)
+    loss = LossConfig(**LOSS_VARIANTS[variant], eta=0.3, beta=0.2)
     expected = oracle_terms(case, loss, 2.6)
     actual = our_terms(case, loss, 2.6)
     assert actual.keys() == expected.keys()
@@ -153,17 +158,21 @@ def test_literal_margin_leaves_the_score_gradients_alone() -> None:
     assert not torch.allclose(gradient(margin, LossConfig(eta=0.3)), plain)
 
 
-@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
-def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
+@pytest.mark.parametrize("variant", LOSS_VARIANTS)
+def test_gradients_of_every_branch(variant: str) -> None:
     """Of the scores and the temperature, with the margin detached; of the Gaussians through the KL term."""
     case = Case.random(ScoreConfig())
     texts, videos = case.head.prepare_texts(case.texts).detach(), case.head.prepare_videos(case.videos).detach()
     scores = torch.randn(3, 3, dtype=torch.float64, requires_grad=True)
     logit_scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-    config = LossConfig(**variant, eta=0.3, beta=0.2)
-    assert torch.autograd.gradcheck(
-        lambda s, t: prota_loss(s, texts, videos, logit_scale=t, config=config).total, (scores, logit_scale)
-    )
+    config = LossConfig(**LOSS_VARIANTS[variant], eta=0.3, beta=0.2)
+    bias = bias_of(config)
+    learned = (scores, logit_scale, *([] if bias is None else [bias.requires_grad_()]))
+
+    def total(given: Tensor, scale: Tensor, offset: Tensor | None = None) -> Tensor:
+        return prota_loss(given, texts, videos, logit_scale=scale, config=config, logit_bias=offset).total
+
+    assert torch.autograd.gradcheck(total, learned)
     source = texts.source
 
     def kl(mean: Tensor, log_var: Tensor) -> Tensor:
@@ -172,12 +181,13 @@ def test_gradients_of_every_branch(variant: dict[str, str]) -> None:
     assert torch.autograd.gradcheck(kl, (source.mean.requires_grad_(), source.log_var.requires_grad_()))
 
 
-@pytest.mark.parametrize("variant", LOSS_VARIANTS, ids=lambda variant: "-".join(variant.values()))
-def test_equal_shares_average_to_the_whole(variant: dict[str, str]) -> None:
+@pytest.mark.parametrize("variant", LOSS_VARIANTS)
+def test_equal_shares_average_to_the_whole(variant: str) -> None:
     """Values and gradients of the tokens: two halves of a batch, each against all of it, against the batch at once."""
     torch.manual_seed(3)
     case = Case.random(ScoreConfig(), None, (4, 2, 3, 1), (2, 3, 1, 2))
-    config = LossConfig(**variant, eta=0.3, beta=0.2, label_smoothing=0.1)
+    config = LossConfig(**LOSS_VARIANTS[variant], eta=0.3, beta=0.2)
+    bias = bias_of(config)
     scale = torch.tensor(1.7, dtype=torch.float64)
     results = []
     for parts in ([slice(0, 4)], [slice(0, 2), slice(2, 4)]):
@@ -187,11 +197,9 @@ def test_equal_shares_average_to_the_whole(variant: dict[str, str]) -> None:
         texts, videos = case.head.prepare_texts(tokens[0]), case.head.prepare_videos(tokens[1])
         scores = case.head.score(texts, videos)
         targets = torch.arange(4)
+        given = {"logit_scale": scale, "logit_bias": bias, "config": config}
         terms = [
-            share_of_loss(
-                scores[p], scores.T[p], targets[p], texts=texts[p], videos=videos[p], logit_scale=scale, config=config
-            )
-            for p in parts
+            share_of_loss(scores[p], scores.T[p], targets[p], texts=texts[p], videos=videos[p], **given) for p in parts
         ]
         total = torch.stack([term.total for term in terms]).mean()
         total.backward()
@@ -246,3 +254,14 @@ def test_wrong_input_is_refused() -> None:
     for config in (LossConfig(), LossConfig(eta=0), LossConfig(beta=0)):
         with pytest.raises(ValueError, match="need token Gaussians"):
             prota_loss(points.head.score(texts, videos), texts, videos, logit_scale=scale, config=config)
+
+
+def test_sigmoid_decides_about_pairs_one_by_one() -> None:
+    """By hand, for two texts and two videos: four decisions, and each direction counts all of them."""
+    scores, scale, bias = torch.tensor([[0.4, 0.1], [0.0, 0.3]]), torch.tensor(10.0), torch.tensor(-2.0)
+    config = LossConfig(contrast="sigmoid", eta=0)
+    found = directional_loss(scores, torch.arange(2), margin=None, scale=scale, config=config, bias=bias)
+    decisions = [math.log1p(math.exp(-2)), math.log1p(math.exp(-1)), math.log1p(math.exp(-2)), math.log1p(math.exp(-1))]
+    assert float(found) == pytest.approx(sum(decisions) / 2, abs=1e-6)
+    with pytest.raises(ConfigError, match="soft_targets"):
+        LossConfig(contrast="sigmoid", soft_targets=0.1)

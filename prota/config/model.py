@@ -241,7 +241,11 @@ class LossConfig(Section):
         "soft_temperature": 0.1,
     }
 
-    eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: plain InfoNCE")
+    contrast: Literal["softmax", "sigmoid"] = Field(
+        "softmax",
+        description="softmax: InfoNCE; sigmoid: SigLIP's loss, a decision about each pair alone, with a learned bias",
+    )
+    eta: float = Field(5e-4, ge=0, description="weight of the adaptive margin; 0: none")
     beta: float = Field(5e-4, ge=0, description="weight of the KL term; 0 disables it")
     margin: Literal["additive", "literal"] = Field(
         "additive",
@@ -260,6 +264,16 @@ class LossConfig(Section):
         description="weight of the locality term: the change of a word's token and weight when another word of its "
         "sentence is replaced; 0 disables it",
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name in ("label_smoothing", "soft_targets"):
+            if self.contrast == "sigmoid" and getattr(self, name):
+                raise ValueError(
+                    f"{name}={getattr(self, name)} spreads a target over candidates, which contrast='sigmoid' decides "
+                    "one by one; allowed: 0"
+                )
+        return self
 
 
 class Config(Section):

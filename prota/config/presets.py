@@ -33,6 +33,18 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
 BACKBONES: dict[str, dict[str, dict[str, Any]]] = {
     "clip-vit-b32": {},
     "clip-vit-b16": {"encoder": {"clip": "openai/clip-vit-base-patch16"}},
+    "siglip2-b16": {
+        "encoder": {"clip": "google/siglip2-base-patch16-224", "width": 768, "picture": "whole-bilinear"},
+    },
+    "siglip2-so400m": {
+        "encoder": {
+            "clip": "google/siglip2-so400m-patch14-384",
+            "width": 1152,
+            "image_size": 384,
+            "picture": "whole-bilinear",
+        },
+    },
+    "metaclip2-h14": {"encoder": {"clip": "facebook/metaclip-2-worldwide-huge-quickgelu", "width": 1024}},
     "dinov2-small+minilm": {
         "encoder": {"kind": "pair", "width": 384, "temporal_layers": 2},
         "score": {"text_pooling": "mean"},

@@ -50,8 +50,8 @@ class Towers:
     logit_scale: float
     record: dict[str, Any]
     sentence: Sentence | None = None
-    logit_bias: float = 0.0
-    """SigLIP's own."""
+    logit_bias: float | None = None
+    """That of a model of SigLIP's kind, for its loss."""
 
     def encoders(self, config: EncoderConfig) -> tuple[TextEncoder, VideoEncoder]:
         """The encoders of a model around these towers, with a temporal transformer as configured."""
@@ -175,7 +175,7 @@ def _aligned_towers(config: EncoderConfig, model: Any, tokenizer: Tokenizer, ima
         logit_scale=math.log(config.logit_scale) if scale is None else scale.item(),
         record={"clip": settings.to_dict(), "image": asdict(image)} | _function_words(config),
         sentence=_sentence(kind, settings, tokenizer),
-        logit_bias=0.0 if bias is None else bias.item(),
+        logit_bias=None if bias is None else bias.item(),
     )
 
 

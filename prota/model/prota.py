@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -62,6 +63,13 @@ class ProTA(nn.Module):
         self.text_encoder, self.video_encoder = towers.encoders(config.encoder)
         self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
         self.logit_scale = nn.Parameter(torch.tensor(towers.logit_scale))
+        self.logit_bias: nn.Parameter | None = None
+        """Of the sigmoid loss."""
+        if config.loss.contrast == "sigmoid":
+            own = towers.logit_bias is not None
+            scale, bias = (towers.logit_scale, towers.logit_bias) if own else _SIGMOID_START
+            self.logit_scale = nn.Parameter(torch.tensor(scale))
+            self.logit_bias = nn.Parameter(torch.tensor(bias))
         self.relevance: Relevance | None = None
         """What calibration learned about these weights."""
 
@@ -328,7 +336,10 @@ class ProTA(nn.Module):
             return cls(config, _bare_towers(folder, config))
         towers = with_settings(read_record(folder)["towers"], config.encoder)
         model = cls(config, rebuild_towers(config.encoder, towers, folder))
-        parts = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
+        parts: tuple[str, ...] = ("text_encoder.", "video_encoder.tower.", "logit_scale") if towers_only else ("",)
+        if towers_only and config.loss.contrast == "sigmoid":
+            # Scale and bias go together.
+            parts = parts[:2]
         _load_weights(model, folder / WEIGHTS_FILE, parts)
         temporal = model.video_encoder.temporal
         if towers_only and temporal is not None and config.encoder.kind != "pair":
@@ -345,6 +356,8 @@ def _bare_towers(folder: Path, config: Config) -> Towers:
         raise ModelFolderError(str(error)) from None
 
 
+# Logarithm of 1/τ, and bias, with which SigLIP began to learn.
+_SIGMOID_START = math.log(10), -10.0
 _VIDEO = "video_encoder."
 # By whichever thread needs a vision tower first.
 _LOADING = threading.Lock()
@@ -359,6 +372,7 @@ class _ForTexts(ProTA):
         self.text_encoder = encoder
         self.head = ScoreHead(config.encoder.width, config.score, config.distribution)
         self.logit_scale = nn.Parameter(torch.zeros(()))
+        self.logit_bias = nn.Parameter(torch.zeros(())) if config.loss.contrast == "sigmoid" else None
         self._folder, self._files = folder, _files(config, folder)
         saved = record.get("identity")
         self._identity = saved["model"] if isinstance(saved, dict) and saved.get("files") == self._files else None
@@ -451,6 +465,7 @@ def _architecture(config: Config, towers_only: bool) -> dict[str, object]:
         "score.weights": "learned" if score.aggregation == "tokens" and score.weights != "uniform" else "fixed",
     }
     mean = {"distribution.mean": config.distribution.mean} if score.probabilistic else {}
+    head["loss.contrast"] = config.loss.contrast
     return {f"encoder.{name}": getattr(encoder, name) for name in names} | head | mean
 
 

@@ -28,7 +28,11 @@ def _rates(model: ProTA, config: TrainConfig) -> Iterator[tuple[str, nn.Module |
     yield "vision tower", video.tower.model, config.lr_vision
     yield "text projection", text.tower.projection, config.lr_text if learned else config.lr_new
     yield "frame projection", video.tower.projection, config.lr_vision if learned else config.lr_new
-    yield "logit scale", model.logit_scale, config.lr_text if learned else config.lr_new
+    if model.logit_bias is None:
+        yield "logit scale", model.logit_scale, config.lr_text if learned else config.lr_new
+    else:
+        yield "logit scale", model.logit_scale, config.lr_new
+        yield "logit bias", model.logit_bias, config.lr_new
     if video.temporal is not None:
         yield "temporal transformer", video.temporal, config.lr_temporal
     yield "head", model.head, config.lr_new

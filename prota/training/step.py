@@ -133,6 +133,7 @@ def _loss(model: ProTA, encoded: tuple[Tokens, ...], world: World, batch: StepIn
             texts=own_texts[nth::captions],
             videos=own_videos,
             logit_scale=model.logit_scale,
+            logit_bias=model.logit_bias,
             config=config.loss,
             similar=alike,
         )

@@ -367,8 +367,9 @@ class TrainingLoop:
                 "or lower the learning rates"
             )
         self.optimiser.step()
-        with torch.no_grad():
-            self.model.logit_scale.clamp_(max=math.log(MAX_LOGIT_SCALE))
+        if self.model.logit_bias is None:
+            with torch.no_grad():
+                self.model.logit_scale.clamp_(max=math.log(MAX_LOGIT_SCALE))
         if self.average:
             self.average.update(step + 1)
         rates = {f"lr/{name}": rate for name, rate in rates.items()}

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModel
 
 from prota import Config, ProTA
 from prota.config.experiment import TrainConfig
 from prota.training.optimiser import describe_groups, make_optimiser, parameter_groups, rate_factor, set_rates
-from tests.tiny_models import pair_config
+from tests.tiny_models import pair_config, write_aligned
 
 
 @pytest.mark.parametrize("kind", ["toy", "pair"])
@@ -62,3 +63,22 @@ def test_the_schedule_rises_and_falls() -> None:
 def test_the_moments_are_clips() -> None:
     optimiser = make_optimiser(ProTA.from_config(Config.build("prota", "toy")), TrainConfig())
     assert {(*group["betas"], group["eps"]) for group in optimiser.param_groups} == {(0.9, 0.98, 1e-6)}
+
+
+def test_scale_and_bias_of_the_sigmoid_loss_are_learned_as_new_parts(tmp_path: Path) -> None:
+    """SigLIP's own values are where they start; other models start as SigLIP did."""
+    folder = write_aligned("siglip", tmp_path / "siglip")
+    size = [f"encoder.clip={folder}", "encoder.width=24", "encoder.image_size=32", "encoder.text_length=10"]
+    config = Config.build("dpa", None, [*size, "encoder.temporal_layers=0", "loss.contrast=sigmoid"])
+    theirs, model = AutoModel.from_pretrained(folder), ProTA.from_config(config)
+    assert model.logit_scale.item() == pytest.approx(theirs.logit_scale.item())
+    assert model.logit_bias is not None
+    assert model.logit_bias.item() == pytest.approx(theirs.logit_bias.item())
+    rates = {name: rate for name, _, rate in describe_groups(model, TrainConfig(lr_new=0.5))}
+    assert rates["logit scale"] == rates["logit bias"] == 0.5
+    model.save_pretrained(tmp_path / "saved")
+    for again in (ProTA.from_pretrained(tmp_path / "saved"), ProTA.for_texts(tmp_path / "saved")):
+        assert again.logit_bias.item() == model.logit_bias.item()
+    toy = ProTA.from_config(Config.build("dpa", "toy", ["loss.contrast=sigmoid"]))
+    assert (toy.logit_scale.exp().item(), toy.logit_bias.item()) == (pytest.approx(10), -10)
+    assert ProTA.from_config(Config.build("dpa", "toy")).logit_bias is None

@@ -128,6 +128,8 @@ CASES = {
     "pooling-micro": ("global-pooling", [], 3),
     "captions": ("prota", SOFT, 0),
     "captions-micro": ("dpa", SOFT, 2),
+    "sigmoid": ("prota", ["loss.contrast=sigmoid"], 0),
+    "sigmoid-micro": ("dpa", ["loss.contrast=sigmoid"], 2),
     "replaced": ("prota", LOCAL, 0),
     "replaced-micro": ("dpa", LOCAL, 2),
 }

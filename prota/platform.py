@@ -215,7 +215,7 @@ def _restrict_files(readable: Iterable[Path]) -> None:
     rules = _call(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for folder in readable:
-            place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+            place = os.open(folder, os.O_RDONLY)
             try:
                 _call(_ADD_RULE, rules, _BENEATH, struct.pack("=Qi", _READ_FILE | _READ_FOLDER, place), 0)
             finally:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from prota.video import pyav
+from prota.video.completeness import COMPLETE_SHARE
 from prota.video.pictures import is_picture, read_picture
 from prota.video.sampling import SAME_TIME, uniform_indices
-from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Transform, finished
+from prota.video.timeline import DecodeError, Timeline, Transform, finished
 from prota.video.transforms import Extent, to_square
 
 __all__ = ["DecodeError", "Timeline", "decode_chosen", "load_decoders", "read_clip", "read_timeline"]

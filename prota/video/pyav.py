@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from prota.video.completeness import Packets, check_frames, check_packets, check_times
 from prota.video.opening import opened
-from prota.video.timeline import COMPLETE_SHARE, DecodeError, Timeline, Times, Transform, end_of, finished
+from prota.video.timeline import DecodeError, Timeline, Times, Transform, end_of, finished
 
 __all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames"]
 
@@ -27,6 +28,9 @@ _CONTAINERS = (
     *("vc1test", "dirac", "cavsvideo", "nut", "nuv", "gxf", "dv", "wtv", "swf", "mjpeg_2000", "jpeg_pipe", "kux"),
 )
 _ALONE = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": "none"}
+
+
+_VP8 = ("vp8", "libvpx")
 
 
 class NotShownError(DecodeError):
@@ -140,53 +144,52 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
 
 def _scanned_index(path: Path) -> Index:
     with _opened(path) as (container, stream):
-        stamps, keyframes = _packets(path, container, stream)
+        packets = _packets(path, container, stream)
         # AVI has no presentation times; VP8 has packets that are never shown.
-        trusted = container.format.name != "avi" and stream.codec_context.name not in ("vp8", "libvpx")
-    if not stamps:
-        raise DecodeError(f"{path}: cannot decode any frame: no video data")
+        trusted = container.format.name != "avi" and stream.codec_context.name not in _VP8
+    stamps = packets.stamps
     if not trusted or None in stamps or len(set(stamps)) < len(stamps):
-        return _decoded_index(path)
+        return _decoded_index(path, packets)
     pts = np.array(sorted(stamps), dtype=np.int64)
     with _opened(path) as (container, stream):
         frame = next(_pictures(path, container, stream))
         if frame.pts != pts[0]:
-            return _decoded_index(path)
+            return _decoded_index(path, packets)
         timeline = _timeline(path, stream, frame, (pts - pts[0]) * float(stream.time_base))
-    return Index(timeline, pts, np.searchsorted(pts, np.array(sorted(keyframes), dtype=np.int64)))
+    return Index(timeline, pts, np.searchsorted(pts, np.array(sorted(packets.keyframes), dtype=np.int64)))
 
 
-def _packets(path: Path, container: Any, stream: Any) -> tuple[list[Any], list[int]]:
-    """Time stamps of all packets to be shown, and those of keyframes; DecodeError for a truncated file."""
-    stamps, keyframes, last = list[Any](), list[int](), 0.0
+def _packets(path: Path, container: Any, stream: Any) -> Packets:
+    """The packets of a file; DecodeError if some are missing."""
+    packets = Packets()
     # The index of the file points past its end, or the last packet is incomplete.
     cut = any(entry.pos + entry.size > container.size for entry in stream.index_entries)
     for packet in container.demux([stream, *container.streams.audio]):
-        if packet.pts is not None:
-            last = max(last, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        if packet.stream_index != stream.index or not packet.size:
-            continue
-        cut = cut or packet.is_corrupt
-        if not packet.is_discard:
-            stamps.append(packet.pts)
-            if packet.is_keyframe and packet.pts is not None:
-                keyframes.append(packet.pts)
-    announced = (container.duration or 0) / 1e6
-    if "matroska" in container.format.name and last < COMPLETE_SHARE * announced - 0.5:
-        raise DecodeError(f"{path}: truncated: {last:.1f} of {announced:.1f} s")
-    if cut or (container.format.name == "avi" and len(stamps) < COMPLETE_SHARE * stream.frames - 1):
+        packets.add(packet, stream.index)
+        cut = cut or (packet.stream_index == stream.index and packet.is_corrupt)
+    if cut:
         raise DecodeError(f"{path}: truncated: some of its {stream.frames or 'announced'} frames are missing")
-    return stamps, keyframes
+    check_packets(path, container, stream, packets)
+    if not packets.stamps:
+        raise DecodeError(f"{path}: cannot decode any frame: no video data")
+    return packets
 
 
-def _decoded_index(path: Path) -> Index:
+def _decoded_index(path: Path, packets: Packets) -> Index:
     """The index from decoding the file, without converting frames."""
     stamps, first = list[Any](), None
     with _opened(path) as (container, stream):
         for frame in _pictures(path, container, stream):
             first = first or frame
             stamps.append(frame.pts)
-        if container.format.name == "avi" or None in stamps or stamps != sorted(set(stamps)):
+        halved = first is not None and (first.interlaced_frame or stream.codec_context.name in _VP8)
+        check_frames(path, len(stamps), packets, halved=halved)
+        if container.format.name == "avi":
+            # Numbers of frames: 0, 1, 2, … if none is empty.
+            numbered = len(packets.slots) == len(stamps) and None not in packets.slots
+            slots = np.array(sorted(packets.slots) if numbered else range(len(stamps)), dtype=np.int64)
+            times = (slots - slots[0]) / _rate(stream)
+        elif None in stamps or stamps != sorted(set(stamps)):
             times = np.arange(len(stamps)) / _rate(stream)
         else:
             times = (np.array(stamps, dtype=np.int64) - stamps[0]) * float(stream.time_base)
@@ -194,7 +197,9 @@ def _decoded_index(path: Path) -> Index:
 
 
 def _counted_index(path: Path) -> Index:
-    index = _decoded_index(path)
+    with _opened(path) as (container, stream):
+        packets = _packets(path, container, stream)
+    index = _decoded_index(path, packets)
     return replace(index, timeline=replace(index.timeline, counted=True))
 
 
@@ -207,7 +212,9 @@ def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
     width, height = (frame.height, frame.width) if rotation % 180 else (frame.width, frame.height)
     rate = _rate(stream)
     codec = stream.codec_context.name
-    return Timeline(times, end_of(times, rate), width, height, rate, codec, rotation, mirrored)
+    duration = end_of(times, rate)
+    check_times(path, times, duration)
+    return Timeline(times, duration, width, height, rate, codec, rotation, mirrored)
 
 
 # By EXIF orientation: the mirrored ones, with their rotation.

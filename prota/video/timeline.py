@@ -10,15 +10,12 @@ import numpy as np
 
 from prota.errors import ProtaError
 
-__all__ = ["COMPLETE_SHARE", "DecodeError", "Picture", "Timeline", "Times", "Transform", "end_of", "finished"]
+__all__ = ["DecodeError", "Picture", "Timeline", "Times", "Transform", "end_of", "finished"]
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Times = np.ndarray[Any, np.dtype[np.float64]]
 Transform = Callable[[Picture], Any]
 """Converts a decoded frame."""
-
-# A file with less than this share of the length in its header is truncated; headers may be wrong by a few frames.
-COMPLETE_SHARE = 0.9
 
 
 class DecodeError(ProtaError, ValueError):

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from prota.video import pyav
+from prota.video.completeness import Packets
 from prota.video.decode import DecodeError, decode_chosen, read_timeline
 from tests.video.clips import decode_frames, number_of, write_clip
 
@@ -25,9 +26,10 @@ def announce_a_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet more than there are frames."""
     real = pyav._packets
 
-    def with_a_ghost(*arguments: Any) -> tuple[list[Any], list[int]]:
-        stamps, keyframes = real(*arguments)
-        return [*stamps, stamps[0] + 1], keyframes
+    def with_a_ghost(*arguments: Any) -> Packets:
+        found: Packets = real(*arguments)
+        found.stamps.append(found.stamps[0] + 1)
+        return found
 
     monkeypatch.setattr(pyav, "_packets", with_a_ghost)
 
@@ -58,13 +60,15 @@ def test_packets_without_their_pictures_are_not_painted_over(tmp_path: Path, mon
     path = write_clip(tmp_path / "clip.mp4")
     real = pyav._packets
 
-    def twice_as_long(*arguments: Any) -> tuple[list[Any], list[int]]:
-        stamps, keyframes = real(*arguments)
-        return [*stamps, *(stamps[-1] + stamps[1] + stamp for stamp in stamps)], keyframes
+    def twice_as_long(*arguments: Any) -> Packets:
+        found: Packets = real(*arguments)
+        found.stamps += [found.stamps[-1] + found.stamps[1] + stamp for stamp in found.stamps]
+        return found
 
     monkeypatch.setattr(pyav, "_packets", twice_as_long)
-    with pytest.raises(DecodeError, match="only 30 of 60 frames are readable"):
-        decode_chosen(path, lambda timeline: [55], counted=False)
+    for counted in (None, False):
+        with pytest.raises(DecodeError, match="only 30 of 60 frames"):
+            decode_chosen(path, lambda timeline: [55], counted=counted)
 
 
 QUARTERS = np.zeros((48, 64, 3), dtype=np.uint8)
@@ -152,10 +156,10 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of files as they are scanned, by their packets or by decoding them."""
     names: list[str] = []
 
-    def watched(make: Callable[[Path], pyav.Index]) -> Callable[[Path], pyav.Index]:
-        def noted(path: Path) -> pyav.Index:
+    def watched(make: Callable[..., pyav.Index]) -> Callable[..., pyav.Index]:
+        def noted(path: Path, *packets: Packets) -> pyav.Index:
             names.append(path.name)
-            return make(path)
+            return make(path, *packets)
 
         return noted
 

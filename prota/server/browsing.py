@@ -74,7 +74,7 @@ QUERIES = (
 )
 # Example queries that are shown; the least probability of their match; segments that are looked at, and texts that the
 # worker gets at a time, so that a search waits for no more than these.
-_SHOWN, _LIKELY, _SAMPLE, _AT_ONCE = 8, 0.5, 512, 16
+_SHOWN, _LIKELY, _SAMPLE, _AT_ONCE = 6, 0.5, 512, 16
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ from prota.platform import end_with, lower_priority
 from prota.server.problems import ProblemError, readable
 from prota.server.schemas import AllowedFolder, AllowedFolders, BadFile, JobRecord, JobState
 from prota.video.pictures import PICTURE_EXTENSIONS
-from prota.video.walk import VIDEO_EXTENSIONS, below
+from prota.video.walk import VIDEO_EXTENSIONS, below, under
 
 if TYPE_CHECKING:
     from prota.library.indexing import IndexReport
@@ -54,7 +54,7 @@ _log = logging.getLogger("prota.server")
 class IndexOrder:
     """The work of the process."""
 
-    path: str
+    paths: tuple[str, ...]
     library: str
     model: str | None
     device: str
@@ -67,10 +67,10 @@ class IndexOrder:
 
 @dataclass
 class Job:
-    """One path to index."""
+    """Some paths to index."""
 
     id: str
-    path: str
+    paths: Sequence[str]
     pictures: bool = True
     """Whether pictures are indexed."""
     retry: bool = False
@@ -90,7 +90,8 @@ class Job:
         counts = {name: self.progress.get(name, 0) for name in _COUNTS}
         bad = self.progress.get("reasons", {})
         reasons = [BadFile(file=readable(file), reason=readable(reason)) for file, reason in bad.items()]
-        detail, path = readable(self.detail), readable(self.path)
+        path = readable(self.paths[0]) if len(self.paths) == 1 else f"{len(self.paths)} files"
+        detail = readable(self.detail)
         return JobRecord(id=self.id, path=path, state=self.state, detail=detail, reasons=reasons, **counts)
 
 
@@ -106,9 +107,9 @@ class Jobs:
         self._thread = threading.Thread(target=self._run, name="prota-jobs", daemon=True)
         self._thread.start()
 
-    def add(self, path: str, pictures: bool = True, retry: bool = False) -> Job:
-        """Add a job; ProblemError if the path is forbidden or missing, or if too many jobs are waiting."""
-        job = Job(secrets.token_hex(8), self._allowed(path), pictures, retry)
+    def add(self, paths: Sequence[str], pictures: bool = True, retry: bool = False) -> Job:
+        """Add a job; ProblemError if a path is forbidden or missing, or if too many jobs are waiting."""
+        job = Job(secrets.token_hex(8), [self._allowed(path) for path in paths], pictures, retry)
         with self._lock:
             if sum(job.state == "waiting" for job in self._jobs.values()) >= _MOST_WAITING:
                 raise ProblemError(503, "too many jobs are waiting; retry later", {"Retry-After": "30"})
@@ -215,7 +216,7 @@ class Jobs:
                 self._set(job, "failed", f"cannot run the job: {one_line(error)}")
 
     def _do(self, job: Job) -> None:
-        order = replace(self._order, path=job.path, pictures=job.pictures, retry=job.retry)
+        order = replace(self._order, paths=tuple(job.paths), pictures=job.pictures, retry=job.retry)
         with self._lock:
             if job.state != "waiting":
                 return
@@ -275,7 +276,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def order_for(library: Where, model: str | None, *, device: str, within: tuple[str, ...], timeout: float) -> IndexOrder:
     """The settings of all jobs of a server. Half of the cores decode; the others serve searches."""
     workers = max(1, (os.cpu_count() or 1) // 2)
-    return IndexOrder("", str(Location.of(library).absolute()), model, device, within, workers, timeout)
+    return IndexOrder((), str(Location.of(library).absolute()), model, device, within, workers, timeout)
 
 
 def command(order: IndexOrder) -> list[str]:
@@ -292,7 +293,10 @@ def progress_of(report: IndexReport, root: str) -> dict[str, Any]:
         "bad": len(report.bad), "segments": report.segments, "pictures": report.pictures,
         "seconds": round(report.seconds, 3),
         "share": round(min(1.0, max(0.0, share)), 4), "finished": report.finished,
-        "reasons": {os.path.relpath(path, root): reason for path, reason in islice(report.bad.items(), _REASONS)},
+        "reasons": {
+            os.path.relpath(path, root) if under(path, [root]) else os.path.basename(path): reason
+            for path, reason in islice(report.bad.items(), _REASONS)
+        },
     }  # fmt: skip
 
 
@@ -319,7 +323,7 @@ def main() -> None:
     # Commits are atomic, so the process may exit with the server at any time.
     end_with(parent)
     try:
-        _index(IndexOrder(**order | {"within": tuple(order["within"])}), lambda: bool(stop))
+        _index(IndexOrder(**order), lambda: bool(stop))
     except BrokenPipeError:
         # The server has exited.
         os._exit(1)
@@ -333,9 +337,10 @@ def _index(order: IndexOrder, should_stop: Any) -> None:
     from prota.library.library import Library
 
     library = Library(order.library, order.model, device=order.device)
-    write = _ProgressWriter(order.path)
+    first = order.paths[0]
+    write = _ProgressWriter(first if os.path.isdir(first) else os.path.dirname(first))
     report = library.index(
-        order.path, pictures=order.pictures, retry=order.retry, within=order.within, workers=order.workers,
+        order.paths, pictures=order.pictures, retry=order.retry, within=order.within, workers=order.workers,
         timeout=order.timeout, wait=_WAIT, report=write, should_stop=should_stop,
     )  # fmt: skip
     write(report, at_once=True)

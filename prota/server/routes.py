@@ -462,12 +462,12 @@ async def jobs(backend: BackendDep) -> list[JobRecord]:
 
 @_jobs.post("", status_code=202, summary="Start a job")
 async def add_job(backend: BackendDep, wanted: JobRequest) -> JobRecord:
-    """Index a file or folder below a folder that `prota serve --allow` permits. Jobs run one at a time."""
+    """Index files or a folder below a folder that `prota serve --allow` permits. Jobs run one at a time."""
     backend.jobs.roots()
-    if wanted.file is None:
-        return backend.jobs.add(wanted.path or "", wanted.pictures, wanted.retry).record()
-    (record,) = backend.catalogue.at().listing.files([wanted.file])
-    return backend.jobs.add(record.path, wanted.pictures, wanted.retry).record()
+    paths = [wanted.path or ""]
+    if wanted.files:
+        paths = [record.path for record in backend.catalogue.at().listing.files(wanted.files)]
+    return backend.jobs.add(paths, wanted.pictures, wanted.retry).record()
 
 
 @_jobs.get("/folders", summary="List allowed folders")

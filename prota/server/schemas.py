@@ -337,23 +337,23 @@ class AllowedFolders(BaseModel):
 
 
 class JobRequest(BaseModel):
-    """A file or folder to index: a path, or a file of the library."""
+    """What to index: a file or folder, or files of the library."""
 
-    model_config = _example(path="/home/me/Videos/2026", file=None, pictures=True, retry=False) | ConfigDict(
+    model_config = _example(path="/home/me/Videos/2026", files=[], pictures=True, retry=False) | ConfigDict(
         extra="forbid"
     )
 
     path: str | None = Field(
         None, min_length=1, max_length=4096, description="absolute path on the computer that runs the server"
     )
-    file: FileId | None = Field(None, description="id of a file of the library, to index it again")
+    files: list[FileId] = Field([], max_length=100, description="ids of files of the library, to index them again")
     pictures: bool = Field(True, description="whether to index pictures")
     retry: bool = Field(False, description="whether to retry files that could not be indexed before")
 
     @model_validator(mode="after")
     def _either(self) -> JobRequest:
-        if (self.path is None) == (self.file is None):
-            raise ValueError("give either path or file")
+        if (self.path is None) != bool(self.files):
+            raise ValueError("give either path or files")
         return self
 
 
@@ -374,7 +374,7 @@ class JobRecord(BaseModel):
     )  # fmt: skip
 
     id: str
-    path: str
+    path: str = Field(description="the file or folder, or how many files")
     state: JobState
     detail: str = Field(description="the error, if the state is failed")
     found: int = Field(description="files found so far")

@@ -9,11 +9,13 @@ import contextlib
 import hashlib
 import io
 import json
+import random
 import re
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -107,6 +109,12 @@ class World:
     partial: bool = False
     alone: bool = False
     """Whether nothing looks like anything else."""
+    allow: tuple[str, ...] = ("/videos",)
+    examples: tuple[str, ...] = ("a red car", "a dog runs on a beach")
+    bad: dict[str, str] = field(default_factory=dict)
+    """Files that could not be indexed, with the reason."""
+    removed: list[str] = field(default_factory=list)
+    """Files that were removed, by id."""
 
     @property
     def rows(self) -> list[tuple[Clip, float, float]]:
@@ -169,12 +177,54 @@ class World:
             "similarities": similar.tolist(),
         }  # fmt: skip
 
+    def moments(self, given: dict[str, str]) -> list[dict[str, Any]]:
+        """Of each clip its first segment, or another one by the seed."""
+        clips, seed = list(self.clips), int(given.get("seed", 0))
+        if given.get("order") == "random":
+            random.Random(seed).shuffle(clips)
+        found = []
+        for clip in clips[: int(given["k"])]:
+            own = [row for row, (other, _, _) in enumerate(self.rows) if other is clip]
+            moment = self.moment(own[seed % len(own)], 0.5)
+            found.append({name: value for name, value in moment.items() if name not in ("score", "probability")})
+        return found
+
+    def folders(self, _: dict[str, str]) -> list[dict[str, Any]]:
+        count = Counter(clip.folder for clip in self.clips)
+        return [{"name": name, "files": count[name], "thumbnail": "/api/v1/thumbnails/0"} for name in sorted(count)]
+
+    def files(self, given: dict[str, str]) -> dict[str, Any]:
+        listed = [
+            {"file": clip.id, "video": clip.id, "kind": clip.kind, "name": clip.title, "folder": clip.folder,
+             "state": "indexed", "reason": "", "duration": clip.seconds, "size": 1_234_567,
+             "modified": f"{clip.modified}T00:00:00+00:00", "thumbnail": "/api/v1/thumbnails/0",
+             "managed": bool(self.allow)}
+            for clip in self.clips
+        ] + [
+            {"file": hashlib.sha256(name.encode()).hexdigest(), "video": None, "kind": "video", "name": name,
+             "folder": "travel", "state": "bad", "reason": reason, "duration": 0, "size": 17,
+             "modified": "2025-01-01T00:00:00+00:00", "thumbnail": None, "managed": bool(self.allow)}
+            for name, reason in self.bad.items()
+        ]  # fmt: skip
+        found = [
+            one for one in sorted(listed, key=lambda one: str(one["name"]))
+            if given.get("find", "").lower() in str(one["name"]).lower() and one["file"] not in self.removed
+            and given.get("folder", one["folder"]) == one["folder"] and given.get("kind", one["kind"]) == one["kind"]
+        ]  # fmt: skip
+        if given.get("order") == "longest":
+            found.sort(key=lambda one: -float(str(one["duration"])))
+        states = {state: sum(one["state"] == state for one in found) for state in ("indexed", "bad", "gone")}
+        shown = [one for one in found if given.get("state", one["state"]) == one["state"]]
+        first = int(given.get("offset", 0))
+        page = shown[first : first + int(given["k"])]
+        return {"version": self.version, "total": len(shown), "states": states, "files": page}
+
     def info(self) -> dict[str, Any]:
         kinds = [clip.kind for clip in self.clips]
         return {
             "videos": kinds.count("video"), "pictures": kinds.count("picture"),
             "segments": len(self.rows), "hours": sum(c.seconds for c in self.clips) / 3600,
-            "model": "prota-small", "version": self.version, "state": self.state, "detail": "", "allow": ["/videos"],
+            "model": "prota-small", "version": self.version, "state": self.state, "detail": "", "allow": self.allow,
             "folders": sorted({clip.folder for clip in self.clips}),
         }  # fmt: skip
 
@@ -230,6 +280,11 @@ class Handler(BaseHTTPRequestHandler):
         match path:
             case ["library"]:
                 self.json(world.info())
+            case ["files" | "folders" | "moments" | "examples" as name]:
+                browsed = {"files": world.files, "folders": world.folders, "moments": world.moments}
+                self.json(browsed[name](given) if name in browsed else world.examples)
+            case ["jobs", "folders"]:
+                self.folders(given.get("path"))
             case ["jobs"]:
                 self.json(list(world.jobs.values()))
             case ["jobs", job, "events"]:
@@ -249,6 +304,19 @@ class Handler(BaseHTTPRequestHandler):
                 self.video(clips[video], rest, given)
             case _:
                 self.problem(404, "Not found", "There is no such thing here.")
+
+    def folders(self, path: str | None) -> None:
+        """Two folders below /videos, the first of which has one below it."""
+        below = {"/videos": ["2024", "<b>new</b>"], "/videos/2024": ["summer"]}
+        if path is None:
+            listed = [{"name": root, "path": root} for root in self.world.allow]
+            self.json({"path": "", "parent": None, "files": 0, "folders": listed})
+        elif not path.startswith("/videos"):
+            self.problem(403, "Forbidden", f"{path} is not under a folder this server may read: /videos")
+        else:
+            listed = [{"name": name, "path": f"{path}/{name}"} for name in below.get(path, [])]
+            parent = "" if path == "/videos" else path.rsplit("/", 1)[0]
+            self.json({"path": path, "parent": parent, "files": 3, "folders": listed})
 
     def video(self, clip: Clip, rest: list[str], given: dict[str, str]) -> None:
         world = self.world
@@ -288,9 +356,15 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         world = self.world
+        if self.path.endswith("/files/remove"):
+            files = json.loads(body)["files"]
+            world.removed += files
+            world.version += 1
+            return self.json({"removed": len(files)})
         if self.path.endswith("/jobs"):
-            path, pictures = (json.loads(body)[name] for name in ("path", "pictures"))
-            if not path.startswith("/videos"):
+            wanted = json.loads(body)
+            path, pictures = wanted.get("path", f"{len(wanted.get('files', []))} files"), wanted.get("pictures", True)
+            if "files" not in wanted and not path.startswith("/videos"):
                 return self.problem(403, "Not allowed", f"{path} is not under a folder this server may read: /videos")
             job = {"id": f"{len(world.jobs):016x}", "path": path, "state": "running", "detail": "", "found": 12,
                    "done": 3, "indexed": 2, "unchanged": 0, "bad": 1, "segments": 9, "seconds": 1440.0,
@@ -298,8 +372,14 @@ class Handler(BaseHTTPRequestHandler):
                    "reasons": [{"file": "<b>.mp4", "reason": "no frames"}]}  # fmt: skip
             world.jobs[str(job["id"])] = job
             return self.json(job, 202)
+        world.asked.append(self.path)
         like = json.loads(body) if body.startswith(b"{") else {"video": world.clips[0].id}
-        rows = [(row, 0.8 if clip.id == like["video"] else 0.3) for row, (clip, _, _) in enumerate(world.rows)]
+        given = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
+        rows = [
+            (row, 0.8 if clip.id == like["video"] else 0.3)
+            for row, (clip, _, _) in enumerate(world.rows)
+            if clip.folder.startswith(given.get("folder", ""))
+        ]
         return self.json(world.answer("", [] if world.alone else rows))
 
     def do_DELETE(self) -> None:

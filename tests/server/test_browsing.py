@@ -212,17 +212,20 @@ def test_files_are_removed_and_indexed_again(tmp_path: Path, monkeypatch: pytest
         wait_until(lambda: "green-right.mp4" not in names(client))
         assert (far / "green-right.mp4").exists()
         broken = file_of(client, "broken.mp4")
-        again = client.post(JOBS, json={"file": broken["file"]}).json()
+        again = client.post(JOBS, json={"files": [broken["file"]]}).json()
         assert (ended(client, again["id"])["unchanged"], again["path"]) == (1, os.path.realpath(far / "broken.mp4"))
-        tried = client.post(JOBS, json={"file": broken["file"], "retry": True}).json()
-        assert ended(client, tried["id"])["bad"] == 1
-        for body in ({}, {"file": broken["file"], "path": str(far)}, {"file": "x"}):
+        tried = client.post(JOBS, json={"files": [broken["file"]], "retry": True}).json()
+        tried = ended(client, tried["id"])
+        assert (tried["bad"], tried["reasons"][0]["file"]) == (1, "broken.mp4")
+        two = client.post(JOBS, json={"files": [broken["file"], file_of(client, "long.mp4")["file"]]}).json()
+        assert (two["path"], ended(client, two["id"])["unchanged"]) == ("2 files", 2)
+        for body in ({}, {"files": [broken["file"]], "path": str(far)}, {"files": ["x"]}):
             assert client.post(JOBS, json=body).status_code == 422, body
-        assert client.post(JOBS, json={"file": "0" * 64}).status_code == 404
-        assert client.post(JOBS, json={"file": pink["file"]}).status_code == 403
+        assert client.post(JOBS, json={"files": ["0" * 64]}).status_code == 404
+        assert client.post(JOBS, json={"files": [pink["file"]]}).status_code == 403
     with client_of(world) as client:
         assert not file_of(client, "long.mp4")["managed"]
-        for path, body in ((remove, {"files": [broken["file"]]}), (JOBS, {"file": broken["file"]})):
+        for path, body in ((remove, {"files": [broken["file"]]}), (JOBS, {"files": [broken["file"]]})):
             answer = client.post(path, json=body)
             assert answer.status_code == 403
             assert "--allow" in answer.json()["detail"]

@@ -40,22 +40,22 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
 
 
 def test_only_so_many_jobs_may_wait(waiting: Jobs, tmp_path: Path) -> None:
-    first, *_ = [waiting.add(str(tmp_path)) for _ in range(module._MOST_WAITING)]
+    first, *_ = [waiting.add([str(tmp_path)]) for _ in range(module._MOST_WAITING)]
     with pytest.raises(ProblemError, match="too many jobs are waiting") as caught:
-        waiting.add(str(tmp_path))
+        waiting.add([str(tmp_path)])
     assert (caught.value.status, caught.value.headers) == (503, {"Retry-After": "30"})
     waiting.cancel(first.id)
-    assert waiting.add(str(tmp_path)).state == "waiting"
+    assert waiting.add([str(tmp_path)]).state == "waiting"
 
 
 def test_jobs_that_have_ended_are_not_remembered_for_ever(
     waiting: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_REMEMBERED", 3)
-    oldest = waiting.add(str(tmp_path))
+    oldest = waiting.add([str(tmp_path)])
     for _ in range(10):
-        waiting.cancel(waiting.add(str(tmp_path)).id)
-    newest = waiting.add(str(tmp_path))
+        waiting.cancel(waiting.add([str(tmp_path)]).id)
+    newest = waiting.add([str(tmp_path)])
     assert len(waiting.all()) == 4
     assert waiting.all()[0] is newest
     assert waiting.get(oldest.id) is oldest, "it still waits"

@@ -30,19 +30,26 @@ function query(values) {
 
 const of = (video) => `/videos/${encodeURIComponent(video)}`;
 export const search = (q, filters, signal) => api(`/search?${query({ q, k: 24, ...filters })}`, { signal });
-export const like = ({ video, start, end }, signal) =>
-	api("/search/like", { method: "POST", json: { video, start, end }, signal });
-export function upload(file, signal) {
+export const like = ({ video, start, end }, filters, signal) =>
+	api(`/search/like?${query(filters)}`, { method: "POST", json: { video, start, end }, signal });
+export function upload(file, filters, signal) {
 	const body = new FormData();
 	body.append("file", file, file.name);
-	return api("/search/like", { method: "POST", body, signal });
+	return api(`/search/like?${query(filters)}`, { method: "POST", body, signal });
 }
 export const explain = (q, { segment, version }, signal) => api(`/explain?${query({ q, segment, version })}`, { signal });
 export const video = (id, signal) => api(of(id), { signal });
 export const segments = (id, q, signal) => api(`${of(id)}/segments?${query({ q })}`, { signal });
 export const stream = (id) => address(`${of(id)}/stream`);
+export const thumbnail = (row, version) => address(`/segments/${row}/thumbnail?${query({ version })}`);
+export const moments = (order, k, seed) => api(`/moments?${query({ order, k, seed })}`);
+export const folders = (k) => api(`/folders?${query({ k })}`);
+export const examples = () => api("/examples");
+export const files = (wanted, signal) => api(`/files?${query(wanted)}`, { signal });
+export const remove = (files) => api("/files/remove", { method: "POST", json: { files } });
 export const library = () => api("/library");
 export const jobs = () => api("/jobs");
-export const addFolder = (path, pictures) => api("/jobs", { method: "POST", json: { path, pictures } });
+export const index = (wanted) => api("/jobs", { method: "POST", json: wanted }); // path or files, pictures, retry
+export const allowed = (path) => api(`/jobs/folders?${query({ path })}`);
 export const cancel = (id) => api(`/jobs/${id}`, { method: "DELETE" });
 export const events = (id) => new EventSource(address(`/jobs/${id}/events`));

@@ -13,7 +13,13 @@ export function el(tag, { vars = {}, on, ...attributes } = {}, ...children) {
 	return node;
 }
 
-export const button = (on, ...children) => el("button", { on }, ...children);
+export const button = (on, ...children) => el("button", { type: "button", on }, ...children);
+
+/** Replace the children of an element, without those that are null. */
+export function fill(node, ...children) {
+	node.replaceChildren(...children.filter((child) => child != null));
+	node.hidden = !node.firstChild;
+}
 
 export function icon(name) {
 	const [svg, use] = ["svg", "use"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
@@ -40,6 +46,13 @@ export function hours(n) {
 	if (n >= 1) return `${n.toLocaleString("en", { maximumFractionDigits: n < 10 ? 1 : 0 })} hours`;
 	return n * 60 >= 1 ? count(Math.round(n * 60), "minute") : count(Math.round(n * 3600), "second");
 }
+
+const UNITS = ["B", "kB", "MB", "GB", "TB"];
+export function bytes(n) {
+	const unit = Math.min(UNITS.length - 1, Math.floor(Math.log10(Math.max(n, 1)) / 3));
+	return `${(n / 1000 ** unit).toLocaleString("en", { maximumSignificantDigits: 3 })} ${UNITS[unit]}`;
+}
+export const day = (iso) => new Date(iso).toLocaleDateString("en", { year: "numeric", month: "short", day: "numeric" });
 
 /** The contents of a library. */
 export const holds = ({ videos, hours: n, pictures }, between) => [videos && count(videos, "video"), videos && hours(n),

@@ -1,6 +1,7 @@
 // Moments as a grid of cards, with previews on hover and focus and arrow keys.
 import { stream } from "./api.js";
 import { button, clock, el, icon, on, percent, span, still } from "./dom.js";
+import { same } from "./route.js";
 
 let preview = null;
 
@@ -34,12 +35,12 @@ function card(moment, actions) {
 	const length = moment.duration || end;
 	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
 	on(image, "error", () => { image.hidden = true; });
-	const likely = probability == null ? el("span", {}, `score ${score.toFixed(2)}`)
+	const likely = score == null ? "" : probability == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "Probability of being relevant" },
 			el("span", { class: "meter", vars: { share: probability } }), moment.weaker ? `weaker (${percent(probability)})` : percent(probability));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
-		"aria-label": `${title}, ${still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`}, ${likely.textContent}`,
+		"aria-label": [title, still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`, likely.textContent].filter(Boolean).join(", "),
 		on(event) {
 			if (event.metaKey || event.ctrlKey || event.shiftKey) return;
 			event.preventDefault();
@@ -67,23 +68,27 @@ function card(moment, actions) {
 	return item;
 }
 
-/** Only one card is in the tab order, so that Tab leaves the grid after three steps. */
+/** Only one card of a list is in the tab order, so that Tab leaves it after three steps. */
 function enter(item) {
-	for (const other of document.querySelectorAll(".card [tabindex='0']")) other.tabIndex = -1;
+	for (const other of item.parentNode.querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
 	for (const part of item.querySelectorAll("a, button")) part.tabIndex = 0;
 }
 
 export function fill(list, moments, actions) {
 	endPreview();
 	list.replaceChildren(...moments.map((moment) => card(moment, actions)));
-	if (!document.querySelector(".card [tabindex='0']") && list.firstChild) enter(list.firstChild);
+	if (list.firstChild) enter(list.firstChild);
 }
 
 const cards = () => [...document.querySelectorAll(".card")];
 
-/** Focus the card of a moment, or the first one; returns whether there is one. */
+/** The moments that the page shows. */
+export const shown = () => [...document.querySelectorAll(".card, .file")].map(({ moment }) => moment).filter(Boolean);
+
+/** Focus the card of a moment, or of its video, or the first card; returns whether there is one. */
 export function focus(moment) {
-	const found = moment ? cards().find(({ moment: m }) => m.video === moment.video && m.segment === moment.segment) : cards()[0];
+	const all = [...document.querySelectorAll(".card, .file")].filter((item) => item.moment);
+	const found = moment ? all.find((item) => same(item.moment, moment)) || all.find((item) => item.moment.video === moment.video) : all[0];
 	found?.querySelector("a").focus();
 	return !!found;
 }

@@ -1,25 +1,15 @@
-// The library dialog: contents, state of the server, index jobs.
+// The state of the server and of its library, and the index jobs.
 import * as api from "./api.js";
-import { $, button, count, el, holds, hours, on } from "./dom.js";
+import { $, button, count, el, holds, hours, icon, on } from "./dom.js";
 
 const GOING = ["waiting", "running"];
+const SHOWN = 5; // jobs
 
 export class Library {
 	/** `changed`: called with each update of the library; `back`: called when the server can search again. */
 	constructor({ changed, back }) {
-		Object.assign(this, { changed, back, facts: null, away: 0, jobs: new Map(), followed: new Set() });
-		on($("open-library"), "click", () => this.open());
-		on($("library"), "click", (event) => {
-			if (event.target.closest("#library-close") || event.target === $("library")) $("library").close();
-		});
-		on($("add"), "submit", (event) => { event.preventDefault(); this.add(); });
+		Object.assign(this, { changed, back, facts: null, away: 0, eager: 0, jobs: new Map(), followed: new Set() });
 		on(document, "visibilitychange", () => { if (!document.hidden) this.look(); });
-	}
-
-	open() {
-		$("library").showModal();
-		$("path").focus();
-		this.list();
 	}
 
 	async look() {
@@ -30,6 +20,8 @@ export class Library {
 			const { facts: before, away } = this;
 			Object.assign(this, { facts, away: 0 });
 			if (facts.state === "loading") wait = 700;
+			if (before && before.version !== facts.version) this.eager = 0;
+			if (this.eager > 0) { this.eager -= 1; wait = 300; }
 			this.tell();
 			this.changed(facts);
 			if (away || (before && before.state !== "ready" && facts.state === "ready")) this.back();
@@ -43,6 +35,9 @@ export class Library {
 		}
 		this.timer = setTimeout(() => this.look(), wait);
 	}
+
+	/** The library is about to change. */
+	soon() { this.eager = 30; this.look(); }
 
 	/** Another part of the page got no response. */
 	lost() {
@@ -60,30 +55,15 @@ export class Library {
 		$("banner").hidden = !text;
 		if ($("banner").textContent !== text) $("banner").replaceChildren(el("span", { class: "spin" }), text);
 		if (!facts) return;
-		const size = holds(facts, " · ") || "No videos";
 		const job = [...this.jobs.values()].find((one) => GOING.includes(one.state));
-		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : size;
-		$("library-facts").textContent = [size, count(facts.segments, "segment"), facts.model].join(" · ");
-		const roots = facts.allow;
-		if (roots[0]) $("path").placeholder = roots[0];
-		if (!this.said && roots.length) $("add-note").textContent = `Files are not moved. Allowed folders: ${roots.join(", ")}`;
-		const { folder } = document.forms.filters, { value } = folder;
-		folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
-		if (facts.folders.includes(value)) folder.value = value;
-	}
-
-	say(text, kind = "") {
-		$("add-note").className = kind;
-		$("add-note").textContent = text;
-		this.said = true;
-	}
-
-	async add() {
-		try {
-			this.follow(await api.addFolder($("path").value.trim(), $("pictures").checked));
-			$("path").value = "";
-			this.say("Videos can be searched as soon as they are indexed.");
-		} catch (error) { this.say(error.message, "bad"); }
+		$("library-label").textContent = job ? `Indexing ${Math.floor(100 * job.share)} %` : "Library";
+		$("library-facts").textContent = [holds(facts, " · ") || "No videos", count(facts.segments, "segment"), facts.model].join(" · ");
+		$("open-add").hidden = !facts.allow.length;
+		for (const { folder } of [document.forms.filters, document.forms.list].map((form) => form.elements)) {
+			const { value } = folder;
+			folder.replaceChildren(folder.options[0], ...facts.folders.map((name) => el("option", { value: name }, name)));
+			if (facts.folders.includes(value)) folder.value = value;
+		}
 	}
 
 	async list() {
@@ -122,18 +102,25 @@ export class Library {
 		const before = $(`job-${job.id}`);
 		const bad = job.bad ? el("details", {}, el("summary", {}, `${count(job.bad, "file")} failed`), ...job.reasons.map(({ file, reason }) => el("p", {}, `${file}: ${reason}`))) : null;
 		if (bad) bad.open = before?.querySelector("details")?.open;
-		const item = el("li", { id: `job-${job.id}` }, el("div", { class: "row" }, el("strong", {}, job.path), going ? button(() => this.cancel(job), "Stop") : null),
-			bar, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
+		const act = going ? button(() => this.cancel(job), "Stop")
+			: job.path.startsWith("/") ? button(() => this.again(job), icon("again"), "Index again") : null;
+		const item = el("li", { id: `job-${job.id}`, class: job.state }, el("div", { class: "row" }, el("strong", {}, job.path), act),
+			going ? bar : null, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);
 		// A pressed button stays until it is released: a button that is replaced meanwhile gets no click.
 		if (before?.matches(":active")) setTimeout(() => this.heard({ id: job.id }), 100);
 		else if (before) before.replaceWith(item);
 		else $("jobs").prepend(item);
-		if (held && item.isConnected) (item.querySelector("button, summary") || $("library-close")).focus();
+		if (held && item.isConnected) item.querySelector("button, summary")?.focus();
+		for (const old of [...$("jobs").children].slice(SHOWN)) old.remove();
 		if (this.facts) this.tell();
 	}
 
-	async cancel(job) {
-		try { this.heard(await api.cancel(job.id)); } catch (error) { this.say(error.message, "bad"); }
+	cancel(job) { return this.ask(job, api.cancel(job.id)); }
+
+	again({ id, path }) { return this.ask({ id }, api.index({ path, retry: true })); }
+
+	async ask({ id }, answer) {
+		try { this.follow(await answer); } catch (error) { this.heard({ id, detail: error.message }); }
 	}
 }

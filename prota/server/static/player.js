@@ -1,6 +1,7 @@
 // The player: the video from the moment on, all matches on a timeline, and the explanation.
 import * as api from "./api.js";
-import { $, button, clock, el, levels, on, span, still } from "./dom.js";
+import { $, button, clock, el, on, span, still } from "./dom.js";
+import { Timeline } from "./timeline.js";
 import * as why from "./why.js";
 
 const dialog = $("player");
@@ -10,7 +11,8 @@ const play = () => video.play().catch(() => {}); // browsers may refuse before t
 
 export class Player {
 	constructor(route, actions) {
-		Object.assign(this, { route, actions, moment: null, marks: [], stop: new AbortController() });
+		Object.assign(this, { route, actions, moment: null, stop: new AbortController() });
+		this.timeline = new Timeline((mark) => this.jump(mark));
 		on(dialog, "cancel", (event) => { event.preventDefault(); route.close(); });
 		on(dialog, "keydown", (event) => this.key(event));
 		on(dialog, "click", (event) => {
@@ -38,8 +40,9 @@ export class Player {
 		this.title();
 		$("about").textContent = "";
 		$("why-toggle").hidden = !state.q;
-		this.setMarks(this.actions.siblings(moment));
+		this.timeline.show(this.actions.siblings(moment), !!state.q);
 		if (!dialog.open) dialog.showModal();
+		this.layout();
 		if (!still(moment)) video.focus();
 		if (other) this.load(moment.start);
 		else this.seek(moment.start);
@@ -94,48 +97,15 @@ export class Player {
 			this.title();
 			picture.alt = about.title;
 			$("about").textContent = [still(moment) ? `${about.width} × ${about.height}` : clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
-			if (found) this.setMarks(found);
+			if (found) { this.timeline.show(found, true); this.layout(); }
 		} catch (error) {
 			if (error.name !== "AbortError") this.actions.failed(error);
 		}
 	}
 
-	setMarks(found) {
-		const spread = levels(found.map((mark) => mark.score));
-		this.marks = found.map((mark, i) => ({ ...mark, level: mark.probability ?? spread[i] })).sort((a, b) => a.start - b.start);
-		$("marks").replaceChildren(...this.marks.map((mark) => el("button", {
-			class: "mark", vars: { level: mark.level }, on: () => this.jump(mark), title: span(mark),
-			"aria-label": `Match from ${clock(mark.start)} to ${clock(mark.end)}`,
-		})));
-		$("mark-prev").hidden = $("mark-next").hidden = found.length < 2;
-		this.layout();
-	}
+	layout() { this.timeline.layout(this.length); this.tick(); }
 
-	layout() {
-		[...$("marks").children].forEach((node, i) => {
-			node.style.setProperty("--from", this.marks[i].start / this.length);
-			node.style.setProperty("--to", Math.min(1, this.marks[i].end / this.length));
-		});
-		this.tick();
-	}
-
-	tick() {
-		if (!this.moment) return;
-		$("head").style.setProperty("--at", video.currentTime / this.length);
-		const at = this.at();
-		[...$("marks").children].forEach((node, i) => {
-			node.ariaCurrent = i === at ? "true" : null;
-			node.tabIndex = i === Math.max(0, at) ? 0 : -1;
-		});
-	}
-
-	/** The match that is playing; of several that overlap the opened one, else the latest. */
-	at() {
-		const now = video.currentTime + 0.05;
-		const inside = (mark) => mark.start <= now && now < mark.end;
-		const asked = this.marks.findIndex((mark) => Math.abs(mark.start - this.moment.start) < 0.05 && inside(mark));
-		return asked >= 0 ? asked : this.marks.findLastIndex(inside);
-	}
+	tick() { if (this.moment) this.timeline.tick(video.currentTime, this.moment); }
 
 	seek(seconds) { video.currentTime = Math.max(0, Math.min(seconds, this.length)); this.tick(); }
 
@@ -143,23 +113,14 @@ export class Player {
 		this.moment = { ...this.moment, start, end, segment, version: null };
 		this.seek(start);
 		play();
-		this.route.go({ open: this.moment }, true);
+		this.route.go({ open: this.moment }, { replace: true });
 		this.title();
 		this.explain(this.route.state.why);
 	}
 
-	hop(step) {
-		const { marks } = this;
-		const now = video.currentTime;
-		const at = this.at();
-		const next = at >= 0 ? at + step : marks.findIndex((mark) => mark.start > now) - (step < 0 ? 1 : 0);
-		const index = (next + marks.length) % marks.length;
-		const inMarks = document.activeElement.closest("#marks");
-		this.jump(marks[index]);
-		if (inMarks) $("marks").children[index].focus();
-	}
+	hop(step) { if (this.timeline.marks.length > 1) this.timeline.hop(step, video.currentTime, this.moment); }
 
-	toggle() { if (this.query) this.route.go({ why: $("why").hidden }, true); }
+	toggle() { if (this.query) this.route.go({ why: $("why").hidden }, { replace: true }); }
 
 	async explain(open) {
 		open = open && !!this.query;
@@ -198,8 +159,8 @@ export class Player {
 	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(video.currentTime || this.moment.start); }
 
 	async copy() {
-		$("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy failed");
-		setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
+		$("copy-label").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy failed");
+		setTimeout(() => { $("copy-label").textContent = "Copy link"; }, 1500);
 	}
 
 	key(event) {

@@ -1,7 +1,9 @@
-// The state of the page is its address: query, filters, open moment.
+// The state of the page is its address: view, query, filters, open moment.
+// Each search that was submitted or looked at is an entry of the history; typing replaces its own entry, a draft.
 
 const FILTERS = ["kind", "folder", "min_duration", "max_duration", "after", "before"];
-export const NOTHING = { q: "", like: null, upload: "", open: null, why: false };
+const LIST = ["find", "state", "order", "offset"]; // of the library's files, which have kind and folder, too
+export const NOTHING = { view: "", q: "", like: null, upload: "", filters: {}, open: null, why: false };
 
 const written = (moment) => `${moment.video}@${+moment.start.toFixed(3)}-${+moment.end.toFixed(3)}`;
 export const same = (a, b) => !!a && !!b && written(a) === written(b);
@@ -13,22 +15,25 @@ function read(text) {
 
 function parse() {
 	const given = new URLSearchParams(location.search);
+	const view = given.get("view") === "library" ? "library" : "";
 	return {
+		view,
 		q: given.get("q") || "",
 		like: read(given.get("like")),
 		upload: given.get("upload") || "",
-		filters: Object.fromEntries(FILTERS.filter((name) => given.get(name)).map((name) => [name, given.get(name)])),
+		filters: Object.fromEntries([...FILTERS, ...(view ? LIST : [])].filter((name) => given.get(name)).map((name) => [name, given.get(name)])),
 		open: read(given.get("open")),
 		why: given.has("why"),
 	};
 }
 
-export function link({ q, like, upload, filters, open, why }) {
+export function link({ view, q, like, upload, filters, open, why }) {
 	const query = new URLSearchParams();
-	if (like) query.set("like", written(like));
+	if (view) query.set("view", view);
+	else if (like) query.set("like", written(like));
 	else if (upload) query.set("upload", upload);
 	else if (q) query.set("q", q);
-	for (const name of FILTERS) if (filters[name]) query.set(name, filters[name]);
+	for (const name of [...FILTERS, ...(view ? LIST : [])]) if (filters[name]) query.set(name, filters[name]);
 	if (open) query.set("open", written(open));
 	if (open && why) query.set("why", 1);
 	return query.size ? `?${query}` : "./";
@@ -38,20 +43,42 @@ export class Route {
 	constructor(render) {
 		this.render = render;
 		this.state = parse();
-		addEventListener("popstate", () => { this.state = parse(); render(this.state); });
+		this.top = history.state?.top; // where the entry was scrolled to, until that is restored
+		history.scrollRestoration = "manual";
+		addEventListener("popstate", () => { this.state = parse(); this.top = history.state?.top; render(this.state, true); });
+		addEventListener("pagehide", () => this.keep());
 		if (new URLSearchParams(location.search).has("token")) history.replaceState(null, "", link(this.state)); // not into bookmarks
 	}
 
-	go(changes, replace = false) {
-		this.state = { ...this.state, ...changes };
-		if (replace) history.replaceState(history.state, "", link(this.state));
-		else history.pushState({ inside: true }, "", link(this.state));
+	get draft() { return !!history.state?.draft; }
+
+	keep(changes) { history.replaceState({ ...history.state, top: scrollY, ...changes }, ""); }
+
+	go(changes, { replace = false, draft = false } = {}) {
+		const before = this.state;
+		this.state = { ...before, ...changes };
+		if (replace) history.replaceState({ ...history.state, draft }, "", link(this.state));
+		else {
+			this.keep({ draft: false });
+			history.pushState({ inside: true, draft }, "", link(this.state));
+		}
+		// A moment opens over the page; another question is a new page.
+		this.top = "q" in changes || "filters" in changes ? 0 : undefined;
 		this.render(this.state);
+	}
+
+	/** What was typed has become an entry: the next query gets its own. */
+	settle() { if (this.draft) this.keep({ draft: false }); }
+
+	/** Scroll to where the entry was, once its content is there. */
+	restore() {
+		if (this.top !== undefined) scrollTo(0, this.top);
+		this.top = undefined;
 	}
 
 	/** Go back to the state before the moment was opened, if this page opened it. */
 	close() {
 		if (history.state?.inside) history.back();
-		else this.go({ open: null, why: false }, true);
+		else this.go({ open: null, why: false }, { replace: true });
 	}
 }

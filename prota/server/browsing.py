@@ -93,7 +93,7 @@ class Wanted:
 def files(found: LibraryVersion, wanted: Wanted, allowed: Sequence[str]) -> FileList:
     """Files of the library; ``allowed``: the real paths of folders whose files the page may manage."""
     passing = found.listing.find(wanted.find, wanted.folder, wanted.kind, wanted.order)
-    records = [record for record in passing if wanted.state in (None, record.state)]
+    records = passing if wanted.state is None else [record for record in passing if record.state == wanted.state]
     page = records[wanted.offset : wanted.offset + wanted.k]
     shown = {moment.video: moment for moment in _moments(found, [record for record in page if record.whole])}
     listed = [

@@ -206,7 +206,9 @@ _LIKE_BODY: dict[str, Any] = {
 
 
 @_search.post("/search/like", response_model=Answer, openapi_extra=_LIKE_BODY, summary="Search by example")
-async def search_like(request: Request, backend: BackendDep, k: Count = 24) -> Response:
+async def search_like(
+    request: Request, backend: BackendDep, *, filters: Annotated[Filters, Depends(_filters)], k: Count = 24
+) -> Response:
     """Search for moments similar to one of the library (JSON), or to an uploaded clip or picture (form)."""
     started = time.perf_counter()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -215,13 +217,13 @@ async def search_like(request: Request, backend: BackendDep, k: Count = 24) -> R
         with backend.requests.slot():
             found = backend.catalogue.searchable()
             found.record(wanted.video)
-            return _json(await backend.worker.ask(Search(found, wanted, k, started)))
+            return _json(await backend.worker.ask(Search(found, wanted, k, started, filters)))
     if kind == "multipart/form-data":
         with backend.decoding.slot():
             found = backend.catalogue.searchable()
             async with received(request, backend.options.max_upload) as path:
                 query = await backend.decoding.run(lambda: upload_query(found, path, backend.options))
-            return _json(await backend.worker.ask(Search(found, query, k, started)))
+            return _json(await backend.worker.ask(Search(found, query, k, started, filters)))
     raise ProblemError(415, "send application/json, or multipart/form-data with a file")
 
 

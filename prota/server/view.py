@@ -96,12 +96,16 @@ class Listing:
         if order not in self._sorted:
             named = [(record, os.path.basename(record.path).casefold()) for record in self.records]
             self._sorted[order] = sorted(named, key=_ORDERS[order])
-        wanted, within = name.casefold(), _Within(folder)
-        return [
-            record
-            for record, its_name in self._sorted[order]
-            if wanted in its_name and kind in (None, record.kind) and within(os.path.dirname(record.path))
-        ]
+        found = self._sorted[order]
+        if name:
+            wanted = name.casefold()
+            found = [pair for pair in found if wanted in pair[1]]
+        if kind is not None:
+            found = [pair for pair in found if pair[0].kind == kind]
+        if folder is not None:
+            within = _Within(folder)
+            found = [pair for pair in found if within[os.path.dirname(pair[0].path)]]
+        return [record for record, _ in found]
 
     def files(self, ids: Collection[str]) -> list[VideoRecord]:
         """The files with these ids; ProblemError 404 if one is not in the library."""
@@ -122,15 +126,12 @@ _ORDERS: dict[FileOrder, Callable[[tuple[VideoRecord, str]], Any]] = {
 class _Within(dict[str, bool]):
     """Whether folders are, or lie below, one of a name; each is looked at once."""
 
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
-        self.name = name
-
-    def __call__(self, folder: str) -> bool:
-        return self.name is None or self[folder]
+        self._name = name
 
     def __missing__(self, folder: str) -> bool:
-        self[folder] = any(readable(os.path.basename(above)) == self.name for above in ancestors(folder))
+        self[folder] = any(readable(os.path.basename(above)) == self._name for above in ancestors(folder))
         return self[folder]
 
 

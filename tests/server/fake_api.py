@@ -166,14 +166,17 @@ class World:
 
     def explain(self, query: str, row: int) -> dict[str, Any]:
         _, start, end = self.rows[row]
-        words, draw = [*query.split(), "rest of the sentence"], np.random.default_rng(row)
+        words, draw = query.split(), np.random.default_rng(row)
         frames = [start + (end - start) * (n + 0.5) / 8 for n in range(8 if end else 1)]
         similar = draw.uniform(-0.1, 0.7, (len(words), len(frames))).round(3)
+        chosen = [len(word) > 2 for word in words]
+        heat = draw.uniform(0, 1, (len(words), len(frames))).round(3).tolist()
         return {
-            "score": 0.612,
+            "score": 0.612, "sentence": f"“{words[-1]}” matches 0:{start:02.0f}–0:{end:02.0f}", "start": start,
+            "end": (start + end) / 2, "rest": {"contribution": 0.01, "weight": 0.1},
             "words": [{"text": word, "contribution": float(similar[n].max() / 20), "weight": 1 / len(words),
-                       "uncertainty": -1.0 + n, "rest": word == words[-1]} for n, word in enumerate(words)],
-            "frames": [{"time": t, "contribution": 0.03, "weight": 0.125} for t in frames],
+                       "chosen": chosen[n], "heat": heat[n] if chosen[n] else []} for n, word in enumerate(words)],
+            "frames": [{"time": t, "heat": 0.5, "contribution": 0.03, "weight": 0.125} for t in frames],
             "similarities": similar.tolist(),
         }  # fmt: skip
 

@@ -185,19 +185,28 @@ def test_a_link_opens_the_moment_and_why(opened: Opener) -> None:
     page = opened(f"?q=a+red+car&open={moment(CAR, 4, 12)}&why=1")
     plays_from(page, 4)
     expect(page.locator("#player-title")).to_have_text("red car.mp4")
+    expect(page.locator(".sentence")).to_have_text("“car” matches 0:04–0:12.")
+    strip = page.locator(".strip")
+    expect(strip.locator("tbody th")).to_have_text(["red", "car"])
+    expect(strip.locator("canvas.on")).to_have_count(8)
+    shares = strip.locator(".glow").evaluate_all(
+        "all => all.map(node => +getComputedStyle(node).getPropertyValue('--share'))"
+    )
+    heights = strip.locator(".glow").evaluate_all(
+        "all => all.map(node => parseFloat(getComputedStyle(node, '::after').height))"
+    )
+    assert heights == pytest.approx([26 * share for share in shares], abs=0.1)
+    strip.locator("thead button").nth(6).click()
+    page.wait_for_function("() => document.getElementById('video').currentTime > 10")
     table = page.locator(".heat")
-    expect(table.locator("tbody tr")).to_have_count(4)
-    expect(table.locator("tbody tr").last.locator("th.rest")).to_have_text("rest of the sentence")
-    expect(page.locator(".sentence")).to_have_text("a red car")
-    expect(page.locator(".sentence .word")).to_have_count(3)
+    expect(table).to_have_count(0)
+    page.get_by_text("Details").click()
+    expect(table.locator("tbody th")).to_have_text(["a", "red", "car", "punctuation and ends"])
     expect(table.locator("tbody tr").first.locator("td b")).to_have_count(8)
-    expect(table.locator("tbody .best")).to_have_count(4)
-    expect(table.locator("canvas.on")).to_have_count(8)
+    expect(table.locator("tbody .best")).to_have_count(3)
     sizes = table.locator("tbody i").evaluate_all("all => all.map(node => node.offsetWidth)")
     assert min(sizes) <= 5
     assert max(sizes) >= 21
-    table.locator("thead button").nth(6).click()
-    page.wait_for_function("() => document.getElementById('video').currentTime > 10")
     page.click("#player-close")
     expect(page.locator("#player")).not_to_be_visible()
     assert page.url.endswith("?q=a+red+car")
@@ -223,11 +232,11 @@ def test_a_picture_is_shown_and_not_played(opened: Opener, server: FakeServer) -
     expect(page.locator("#player-where")).to_have_text("photos · picture")
     expect(page.locator("#about")).to_contain_text("320 × 180 · png")
     page.keyboard.press("w")
-    expect(page.locator(".heat canvas.on")).to_have_count(1)
-    expect(page.locator(".heat thead button")).to_have_count(0)
+    expect(page.locator(".strip canvas.on")).to_have_count(1)
+    expect(page.locator(".strip thead button")).to_have_count(0)
     page.reload()
     page.wait_for_function(size)
-    expect(page.locator(".heat tbody tr")).to_have_count(3)
+    expect(page.locator(".strip tbody tr")).to_have_count(1)
     page.click("#player-like")
     expect(page.locator("#likeness")).to_contain_text("sunset.png, picture")
     page.locator("#grid .card", has_text="0:00 – 0:08").first.locator("a").click()
@@ -340,7 +349,7 @@ def test_keys_alone(opened: Opener) -> None:
     press(" ")
     page.wait_for_function("() => document.getElementById('video').paused")
     press("w")
-    expect(page.locator(".heat")).to_be_visible()
+    expect(page.locator(".strip")).to_be_visible()
     press("n")
     expect(page.locator(".mark[aria-current]")).to_have_count(1)
     plays_from(page, start + 4)
@@ -350,7 +359,7 @@ def test_keys_alone(opened: Opener) -> None:
     expect(page.locator("#player")).not_to_be_visible()
     assert page.evaluate("document.activeElement.className") == "play"
     press("w")
-    expect(page.locator(".heat")).to_be_visible()
+    expect(page.locator(".strip")).to_be_visible()
     press("Escape")
     expect(page.locator("#player")).not_to_be_visible()
     press("l")
@@ -752,8 +761,8 @@ def test_dark_by_the_system_and_by_choice(opened: Opener) -> None:
         ("?view=library", ".file"),
         ("?q=dog&folder=travel", ".card"),
         ("?q=physics", "#notice h2"),
-        (f"?q=a+red+car&open={moment(CAR, 4, 12)}&why=1", ".heat"),
-        (f"?q=a+sunset&open={moment(PHOTO, 0, 0)}&why=1", ".heat"),
+        (f"?q=a+red+car&open={moment(CAR, 4, 12)}&why=1", ".strip"),
+        (f"?q=a+sunset&open={moment(PHOTO, 0, 0)}&why=1", ".strip"),
     ],
 )
 def test_axe_finds_nothing(opened: Opener, server: FakeServer, path: str, there: str, scheme: Any) -> None:
@@ -764,6 +773,8 @@ def test_axe_finds_nothing(opened: Opener, server: FakeServer, path: str, there:
     if path:
         page.keyboard.press("Tab")
     page.wait_for_timeout(300)
+    for summary in page.locator("summary").all():
+        summary.click()
     page.evaluate(script)
     found = page.evaluate("axe.run().then(result => result.violations)")
     assert not found, [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
@@ -819,7 +830,7 @@ def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
         page.locator("#grid .card a").first.focus()
         start = float(page.evaluate("document.activeElement.closest('.card').moment.start"))
         page.keyboard.press("w")
-        expect(page.locator(".heat tbody tr").first).to_be_visible()
+        expect(page.locator(".strip tbody tr").first).to_be_visible()
         expect(page.locator(".mark").first).to_be_visible()
         page.wait_for_function(
             "start => { const v = document.getElementById('video'); return v.error || v.currentTime >= start; }",

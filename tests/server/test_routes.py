@@ -167,6 +167,8 @@ def test_more_like_a_moment(client: TestClient) -> None:
         other["video"] == moment["video"] and other["start"] < moment["end"] and moment["start"] < other["end"]
         for other in answer["moments"]
     )
+    near = client.post("/api/v1/search/like", params={"folder": "near"}, json=wanted).json()["moments"]
+    assert {other["folder"] for other in near} == {"near"}
     for change, status in (
         ({"start": 5000, "end": 6000}, 422), ({"end": 0}, 422), ({"video": "0" * 64}, 404), ({"video": "../x"}, 422),
         ({"start": -1}, 422), ({"more": 1}, 422),

@@ -19,6 +19,15 @@ class ProtaError(Exception):
     """An error that the user can fix: the problem and what to do, in one line. Any other exception is a bug in prota.
 
     ``code`` identifies the kind of error for programs; it does not change with the wording.
+
+    Example
+    -------
+    >>> import prota
+    >>> try:
+    ...     prota.Library("lib").search("a cat", k=0)
+    ... except prota.ProtaError as error:
+    ...     print(error.code, "|", error)
+    library | k must be at least 1, got 0
     """
 
     code: ClassVar[str] = "error"

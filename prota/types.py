@@ -37,6 +37,12 @@ def _check(name: str, values: Tensor, mask: Tensor) -> None:
 class _Batch:
     """What the batches of items below have in common: one item per entry of axis 0 in every tensor."""
 
+    mask: Tensor
+
+    def __repr__(self) -> str:
+        items, tokens = self.mask.shape[0], int(self.mask.sum(1).max()) if self.mask.numel() else 0
+        return f"{type(self).__name__}({items} item{'' if items == 1 else 's'}, at most {tokens} tokens)"
+
     def map(self, change: Any) -> Self:
         """The same batch with ``change`` applied to every tensor."""
         result = copy.copy(self)
@@ -65,7 +71,7 @@ def _apply(value: Any, change: Any) -> Any:
     return value.map(change) if isinstance(value, _Batch) else change(value)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tokens(_Batch):
     """Tokens as points: what an encoder makes of a batch of texts or videos."""
 
@@ -78,7 +84,7 @@ class Tokens(_Batch):
         _check("Tokens", self.embeddings, self.mask)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenGaussians(_Batch):
     """Tokens as diagonal Gaussians."""
 
@@ -95,11 +101,20 @@ class TokenGaussians(_Batch):
             raise ValueError(f"log_var {list(self.log_var.shape)} must have mean's shape {list(self.mean.shape)}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PreparedTokens(_Batch):
-    """One side of a score: all that does not depend on the other side, computed once per item.
+    """Encoded texts or videos: the side of a score that does not depend on the other side.
 
     A stored video is scored from ``direction``, ``spread``, ``weight`` and ``mask`` alone. Padding is zero in all.
+
+    Example
+    -------
+    >>> import prota
+    >>> texts = prota.load("prota-small").encode_text(["a cat", "a cup of coffee"])
+    >>> texts
+    PreparedTokens(2 items, at most 6 tokens)
+    >>> texts[:1]
+    PreparedTokens(1 item, at most 4 tokens)
     """
 
     direction: Tensor
@@ -111,7 +126,7 @@ class PreparedTokens(_Batch):
     mask: Tensor
     """[A, N] bool."""
     source: Tokens | TokenGaussians | None = None
-    """What these were prepared from: the losses need it, a score does not."""
+    """The tokens that these were computed from: the losses need them, a score does not."""
 
     def __post_init__(self) -> None:
         _check("PreparedTokens", self.direction, self.mask)
@@ -120,12 +135,12 @@ class PreparedTokens(_Batch):
         return self.mask.shape[0]
 
     def without_source(self) -> PreparedTokens:
-        """Only what a score against this side needs."""
+        """A copy with only the tensors that a score needs."""
         return PreparedTokens(self.direction, self.spread, self.weight, self.mask)
 
     @staticmethod
     def cat(parts: Sequence[PreparedTokens]) -> PreparedTokens:
-        """Join batches, padding the token axis to the longest, without their sources."""
+        """Concatenate batches, padding the token axis to the longest, without their sources."""
         if not parts:
             raise ValueError("no batches to concatenate: give at least one")
         if len({part.spread is None for part in parts}) > 1:
@@ -171,11 +186,21 @@ class ExplainedWord:
     """True for `REST`, which is not a word."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
-    """The pieces of one text-video score; padding is left out. ``score`` is exactly the sum of all contributions.
+    """The contributions to one text-video score, without padding; ``score`` is exactly their sum.
 
     Its fields have one entry per token; `by_word` gives whole words.
+
+    Example
+    -------
+    >>> import prota
+    >>> model = prota.load("prota-small")
+    >>> explanation = model.explain(model.encode_text("a cat"), model.encode_video("clips/cat.mp4"))
+    >>> explanation
+    Explanation(score 0.2..., 4 text tokens, 12 frames)
+    >>> [word.text for word in explanation.by_word(model.text_encoder.words("a cat"))]
+    ['a', 'cat', 'rest of the sentence']
     """
 
     similarities: Tensor
@@ -200,6 +225,10 @@ class Explanation:
     """[N], mean log σ² of each word; None where tokens are points."""
     video_uncertainty: Tensor | None
     """[M]."""
+
+    def __repr__(self) -> str:
+        texts, frames = self.similarities.shape
+        return f"Explanation(score {self.score:.3f}, {texts} text tokens, {frames} frames)"
 
     @property
     def text_contributions(self) -> Tensor:

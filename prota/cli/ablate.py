@@ -35,7 +35,7 @@ def ablate(
     allow_missing: AllowMissing = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train and evaluate the rows of an ablation table with several seeds. The same command resumes."""
+    """Train and evaluate the rows of an ablation table over seeds. After an interruption the same command resumes."""
     require_config(config)
     from prota.cli.train import Display, StopRequest
     from prota.runtime import start_world

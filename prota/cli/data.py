@@ -94,7 +94,7 @@ def prepare(
     start: StartModel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decode all videos and pictures into the frame caches. The same command resumes."""
+    """Decode all videos and pictures into the frame caches. After an interruption the same command resumes."""
     require_config(config)
     from prota.data.prepare import prepare as fill
 

@@ -84,7 +84,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model or a score matrix: metrics of both directions with 95 % intervals, written as JSON.
 
-    Start it with torchrun to compute the score matrix on several devices.
+    With several devices, start it with torchrun.
     """
     if (checkpoint is None) == (scores is None):
         raise typer.BadParameter("give either MODEL or --scores FILE")

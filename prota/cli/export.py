@@ -18,7 +18,7 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="run folder, model folder, name or hub id; a TOML file: its model, untrained",
+        help="run folder, model folder, name or hub id; or a TOML file: its untrained model",
         show_default=False,
     ),
 ]

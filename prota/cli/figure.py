@@ -118,7 +118,9 @@ def distributions(
     caption: Caption = None,
     video: Video = None,
     negative: Negative = None,
-    labels: Annotated[list[str] | None, typer.Option("--label", metavar="NAME", help="label of a model; twice")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--label", metavar="NAME", help="label of a model; give it twice")
+    ] = None,
     data: Data = None,
     overrides: Overrides = None,
     split: SplitName = "test",

@@ -67,7 +67,7 @@ def index(
     ray: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create or update a library. An interrupted run is resumed by the same command.
+    """Create or update a library. After an interruption the same command resumes.
 
     --frames, --fps, --overlap and --shots apply to new and changed files only. Exit status 1 if every file failed.
     """

@@ -68,19 +68,20 @@ def verify(
 
 
 @app.command()
-def compact(library: LibraryPlace = "library") -> None:
+def compact(library: LibraryPlace = "library", as_json: AsJson = False) -> None:
     """Merge small files, delete old versions, and build the index that large libraries need."""
     require_library(library)
     from prota.library import manage
 
     manage.compact(library)
-    typer.echo(f"{library}: compacted")
+    _report(library, "compacted", as_json)
 
 
 @app.command()
 def merge(
     others: Annotated[list[str], typer.Argument(metavar="LIBRARY", help="libraries to add", show_default=False)],
     library: LibraryPlace = "library",
+    as_json: AsJson = False,
 ) -> None:
     """Add libraries that were made with the same model; identical videos are stored once."""
     for place in (library, *others):
@@ -88,30 +89,50 @@ def merge(
     from prota.library import manage
 
     manage.merge(library, others)
-    typer.echo(f"{library}: {manage.info(library)['segments']:,} segments")
+    _report(library, f"{manage.info(library)['segments']:,} segments", as_json)
 
 
 @app.command()
 def export(
     path: Annotated[Path, typer.Argument(metavar="FILE", help=".jsonl or .parquet file to write", show_default=False)],
     library: LibraryPlace = "library",
+    as_json: AsJson = False,
 ) -> None:
-    """Write one row per segment, without its tokens."""
+    """Export one row per segment, without tokens, as JSON Lines or Parquet."""
     require_library(library)
     from prota.library import manage
 
     manage.export(library, path)
-    typer.echo(f"wrote {path}")
+    if as_json:
+        print_json({"library": library, "file": str(path)}, indent=2)
+    else:
+        typer.echo(f"wrote {path}")
 
 
 @app.command()
 def remove(
-    videos: Annotated[list[str], typer.Argument(metavar="VIDEO", help="paths or ids of videos", show_default=False)],
+    videos: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VIDEO", help="paths or ids of videos, as in `prota library export`", show_default=False
+        ),
+    ],
     library: LibraryPlace = "library",
+    as_json: AsJson = False,
 ) -> None:
     """Remove videos from a library; their files are kept."""
     require_library(library)
     from prota.library import manage
 
     manage.remove(library, videos)
-    typer.echo(f"{library}: removed {len(videos)}")
+    _report(library, f"removed {len(videos)}", as_json)
+
+
+def _report(library: str, change: str, as_json: bool) -> None:
+    """Print the change; as JSON, the contents of the library after it."""
+    if not as_json:
+        typer.echo(f"{library}: {change}")
+        return
+    from prota.library import manage
+
+    print_json(manage.info(library), indent=2)

@@ -62,7 +62,10 @@ __all__ = [
 INTERRUPTED = 130
 
 ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="TOML file of the experiment, see configs/", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="TOML file of the experiment, such as configs/msrvtt-9k.toml", show_default=False
+    ),
 ]
 Checkpoint = Annotated[
     Path, typer.Argument(metavar="MODEL", help="run folder, model folder, name or hub id", show_default=False)

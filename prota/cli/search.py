@@ -44,7 +44,7 @@ Where = Annotated[
     typer.Option(
         metavar="SQL",
         help="filter, such as \"duration < 60 and path like '%beach%'\" or \"kind = 'picture'\" (or 'video'); pictures "
-        "have the duration 0; of identical files the first one counts",
+        "have the duration 0; identical files are filtered as the first of them",
     ),
 ]
 Like = Annotated[

@@ -21,7 +21,9 @@ Allowed = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--name", metavar="HOST", help="host name of this server, such as that of a TLS proxy; repeatable"),
+    typer.Option(
+        "--name", metavar="HOST", help="host name of this server, such as that of a TLS proxy; may be repeated"
+    ),
 ]
 Token = Annotated[
     str | None,

@@ -43,7 +43,7 @@ def train(
     allow_missing: AllowMissing = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model. An interrupted run is resumed by the same command. Start it with torchrun for several devices."""
+    """Train a model. After an interruption the same command resumes. With several devices, start it with torchrun."""
     require_config(config)
     from prota.kernels.dispatch import using
     from prota.runtime import OtherProcessError

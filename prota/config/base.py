@@ -17,7 +17,17 @@ __all__ = ["ConfigError", "Derived", "Section", "merge", "parse_override", "tabl
 
 
 class ConfigError(ProtaError, ValueError):
-    """Settings that are unknown, out of range or inconsistent; each sentence names the field and the allowed values."""
+    """Invalid settings: unknown, out of range or inconsistent; each sentence names the field and the allowed values.
+
+    Example
+    -------
+    >>> import prota
+    >>> try:
+    ...     prota.Config.build(overrides=["score.similarity=euclidean"])
+    ... except prota.ConfigError as error:
+    ...     print(error)
+    score.similarity must be one of cosine, squared, offset, printed; got 'euclidean'
+    """
 
     code = "config"
     exit_status = 2

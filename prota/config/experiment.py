@@ -176,7 +176,15 @@ class TrainConfig(Section):
 
 
 class Experiment(Config):
-    """One TOML file: a model, its data and its training."""
+    """All settings of an experiment, as in its TOML file: a model, its data and its training.
+
+    Example
+    -------
+    >>> import prota
+    >>> experiment = prota.Experiment.load("samples.toml", ["train.epochs=3"])
+    >>> experiment.data.videos, experiment.train.epochs
+    ('clips', 3)
+    """
 
     data: DataConfig = DataConfig()
     sources: dict[str, SourceConfig] = Field(default_factory=dict)
@@ -184,7 +192,7 @@ class Experiment(Config):
 
     @property
     def model(self) -> Config:
-        """The part that a saved model records."""
+        """The settings that a saved model records."""
         return Config(**{name: getattr(self, name) for name in Config.model_fields})
 
     @property

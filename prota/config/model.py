@@ -277,12 +277,26 @@ class LossConfig(Section):
 
 
 class Config(Section):
-    """All settings of a model."""
+    """All settings of a model.
+
+    Example
+    -------
+    >>> import prota
+    >>> config = prota.Config.build("prota", "toy", overrides=["score.lambda_=50"])
+    >>> config
+    Config(toy, width 32, 12 frames)
+    >>> config.score.lambda_
+    50.0
+    """
 
     encoder: EncoderConfig = EncoderConfig()
     distribution: DistributionConfig = DistributionConfig()
     score: ScoreConfig = ScoreConfig()
     loss: LossConfig = LossConfig()
+
+    def __repr__(self) -> str:
+        encoder = self.encoder
+        return f"{type(self).__name__}({encoder.kind}, width {encoder.width}, {encoder.frames} frames)"
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

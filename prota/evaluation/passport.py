@@ -78,7 +78,16 @@ def collect_environment(device: torch.device | None = None) -> dict[str, Any]:
 
 @dataclass(frozen=True, repr=False)
 class Passport:
-    """One evaluation of one system on one split."""
+    """The record of one evaluation of one system on one split.
+
+    Example
+    -------
+    >>> import prota
+    >>> prota.evaluate("prota-small", data="samples.toml").write("result.json")
+    >>> result = prota.Passport.read("result.json")
+    >>> result.videos, result.queries
+    (13, 38)
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -127,7 +136,7 @@ class Passport:
         return self.metrics["video_to_text"]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON or a table."""
+        """All fields as plain values, for JSON or a table."""
         return asdict(self)
 
     def write(self, path: str | Path) -> None:

@@ -226,7 +226,7 @@ def evaluate(
     allow_missing
         Continue without up to this many videos of the split; they are recorded.
     progress
-        Called with what is done, how much of it, and of how much.
+        Called with the name of the stage, the number done and the total.
 
     Example
     -------

@@ -36,7 +36,7 @@ def load_model(source: str | Path, device: str = "auto") -> tuple[ProTA, str]:
 
 
 class Library:
-    """A folder, or a prefix of an object store, of indexed videos with the model that indexed them.
+    """Indexed videos in a folder or on object storage, and the model that encodes queries for them.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Library:
         should_stop: Callable[[], bool] = lambda: False,
         executor: ExecutorMaker | None = None,
     ) -> IndexReport:
-        """Bring the library up to date with files and folders; continues where an earlier call was stopped.
+        """Add new and changed files and folders to the library; resumes an interrupted call.
 
         Parameters
         ----------

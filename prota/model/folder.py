@@ -31,7 +31,17 @@ _FILES, _WEIGHTS = ["*.json", "*.txt", "*.safetensors", "*.model"], ["pytorch_mo
 
 
 class ModelFolderError(ProtaError, ValueError):
-    """A folder or hub id that is not a whole ProTA model; the message says what is wrong and what to do."""
+    """A folder or hub id that is not a complete ProTA model.
+
+    Example
+    -------
+    >>> import prota
+    >>> try:
+    ...     prota.load("prota-smal")
+    ... except prota.ModelFolderError as error:
+    ...     print(error)
+    prota-smal: no such folder, not a shipped model (prota-small), and not a hub id of the form owner/name
+    """
 
     code = "model"
 

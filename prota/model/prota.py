@@ -80,11 +80,11 @@ class ProTA(nn.Module):
 
     @classmethod
     def from_config(cls, config: Config) -> ProTA:
-        """A model to train: pretrained towers, new head."""
+        """Build a model to train: pretrained towers and a new head."""
         return cls(config, load_towers(config.encoder))
 
     def encode_text(self, texts: str | Sequence[str] | TextBatch) -> PreparedTokens:
-        """Encode texts, to be scored against any videos.
+        """Encode texts once, to score them against any videos.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class ProTA(nn.Module):
     def encode_video(
         self, videos: str | Path | Sequence[str | Path] | Tensor, mask: Tensor | None = None
     ) -> PreparedTokens:
-        """Encode videos, to be scored against any texts.
+        """Encode videos once, to score them against any texts.
 
         Parameters
         ----------
@@ -162,11 +162,11 @@ class ProTA(nn.Module):
         return self.head.score(texts, videos, backend)
 
     def explain(self, text: PreparedTokens, video: PreparedTokens) -> Explanation:
-        """What one score is made of; `Explanation.by_word` with ``text_encoder.words(text)`` names whole words."""
+        """Decompose one score; `Explanation.by_word` with ``text_encoder.words(text)`` gives whole words."""
         return self.head.explain(text, video)
 
     def use_int8(self) -> ProTA:
-        """Let the encoders multiply in int8: faster on a CPU (docs/results/kernels.md), no longer to be trained.
+        """Multiply in int8 in the encoders: faster on a CPU (docs/results/kernels.md), for inference only.
 
         Of a model that is stored as int8 the weights stay what they are; inputs are rounded too, token by token.
         """
@@ -176,7 +176,7 @@ class ProTA(nn.Module):
         return self
 
     def identity(self, saved: bool = True) -> str:
-        """What tells this model from others: a hash of its settings and of every weight.
+        """A hash of the settings and of every weight, which identifies the model.
 
         ``saved``: of a model that is loaded for texts, what was saved with it will do. Weights have other names in some
         versions of transformers, and with them another hash.
@@ -184,7 +184,7 @@ class ProTA(nn.Module):
         return _identity(self.config, self.state_dict())
 
     def save_pretrained(self, folder: str | Path, weights: WeightsKind = "float32") -> None:
-        """Write config.json, model.safetensors, the tokenizer and the relevance; config.json appears last.
+        """Write config.json, model.safetensors, the tokenizer and the relevance; config.json is written last.
 
         Parameters
         ----------
@@ -259,7 +259,7 @@ class ProTA(nn.Module):
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, revision: str | None = None) -> ProTA:
-        """Load a saved model, or a bare CLIP, SigLIP, …; on the CPU, in float32 and in evaluation mode.
+        """Load a saved model, or a bare CLIP, SigLIP, …, on the CPU, in float32 and in evaluation mode.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class ProTA(nn.Module):
 
     @classmethod
     def for_texts(cls, source: str | Path) -> ProTA:
-        """Like `from_pretrained`, but only what texts need is loaded: the vision tower follows with the first video.
+        """Like `from_pretrained`, but load only what texts need; the first video loads the vision tower.
 
         Its weights are not to be changed. The same numbers come out, in a fraction of the time, because transformers is
         not imported; towers that `prota.encoders.saved` does not know are loaded with it.
@@ -321,7 +321,7 @@ class ProTA(nn.Module):
 
     @classmethod
     def from_start(cls, source: str | Path, config: Config, towers_only: bool = False) -> ProTA:
-        """A model to train that starts from a saved one, with settings of its own for all that leaves weights alone.
+        """Build a model to train from a saved one; settings that do not affect the weights may differ.
 
         ``towers_only``: only text and vision tower with their projections, and the temperature, are taken; the temporal
         transformer and the head are new. One of another architecture is refused with what differs.

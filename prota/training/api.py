@@ -33,10 +33,10 @@ FINE_TUNING: dict[str, Any] = {
 
 
 class Trainer:
-    """Fine-tunes a model on captioned videos; `from_experiment` trains any experiment.
+    """Fine-tune a model on captioned videos; `from_experiment` trains any experiment.
 
     The run is a folder of checkpoints, which `prota.load` and `prota.evaluate` read. Training again with the same
-    arguments continues a run that was stopped.
+    arguments resumes an interrupted run.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Trainer:
 
     @classmethod
     def from_experiment(cls, experiment: str | Path | Experiment, out: str | Path, *, device: str = "auto") -> Self:
-        """Train as a TOML file describes, or an `Experiment`; its frame caches are those of `prota data prepare`."""
+        """A trainer for a TOML file or an `Experiment`, with the frame caches of `prota data prepare`."""
         trainer = cls.__new__(cls)
         trainer._open(out, device)
         if not isinstance(experiment, Experiment):

@@ -77,7 +77,17 @@ class Reporter(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class TrainingResult:
-    """The end of a call of `TrainingLoop.fit`."""
+    """The outcome of training: whether it finished, and its state.
+
+    Example
+    -------
+    >>> import prota
+    >>> trainer = prota.Trainer(
+    ...     "prota-small", train="clips/samples.csv", videos="clips", out="runs/mine", epochs=1, batch_size=12
+    ... )
+    >>> trainer.train()
+    TrainingResult(finished at step 1 of 1)
+    """
 
     finished: bool
     steps: int
@@ -93,7 +103,7 @@ class TrainingResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON or a table."""
+        """All fields as plain values, for JSON or a table."""
         return asdict(self)
 
 

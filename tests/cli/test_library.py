@@ -186,6 +186,14 @@ def test_upkeep(world: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 3
 
 
+def test_upkeep_as_json(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "lib", tmp_path / "lib")
+    place, clip = ("-l", tmp_path / "lib", "--json"), world / "videos" / "red-left.mp4"
+    for arguments, segments in ((("compact",), 3), (("merge", world / "lib"), 3), (("remove", clip), 2)):
+        assert json.loads(succeeds("library", *arguments, *place))["segments"] == segments
+    assert Path(json.loads(succeeds("library", "export", tmp_path / "rows.jsonl", *place))["file"]).is_file()
+
+
 @pytest.mark.s3
 def test_all_of_it_on_object_storage(world: Path, tmp_path: Path) -> None:
     with serving():

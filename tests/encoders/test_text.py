@@ -135,5 +135,5 @@ def test_words_of_another_width_have_no_share(dinov2_folder: Path, tmp_path: Pat
     ).save_pretrained(tmp_path)  # fmt: skip
     write_tokenizer(tmp_path)
     ProTA.from_config(pair_config(dinov2_folder, tmp_path))
-    with pytest.raises(ConfigError, match="width of 8, its tokens one of 16"):
+    with pytest.raises(ConfigError, match="word vectors have width 8, its tokens 16"):
         ProTA.from_config(pair_config(dinov2_folder, tmp_path, "encoder.word_share=0.5"))

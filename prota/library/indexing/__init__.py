@@ -29,7 +29,15 @@ class IndexOptions:
 
 @dataclass
 class IndexReport:
-    """What an indexing run did."""
+    """Counts and errors of an indexing run.
+
+    Example
+    -------
+    >>> import prota
+    >>> report = prota.Library("lib").index("clips")
+    >>> report.indexed, report.unchanged, report.bad
+    (0, 13, {})
+    """
 
     indexed: int = 0
     unchanged: int = 0

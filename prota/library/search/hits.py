@@ -26,7 +26,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True)
 class Hit:
-    """A moment that a search found.
+    """One result of a search: a moment of a video.
 
     Example
     -------
@@ -94,7 +94,7 @@ class Hit:
 
 @dataclass(frozen=True, eq=False)
 class Results(Sequence[Hit]):
-    """The good matches for one query, best first; `hits` has the weaker ones, too.
+    """Good matches for one query, best first; `hits` also has the weaker ones.
 
     Example
     -------

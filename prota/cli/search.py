@@ -151,17 +151,20 @@ def _show(results: Results, explain: bool, *, filtered: bool) -> None:
     if not results.hits:
         console.print(f"no results for {text}{': no video matches --where' if filtered else ''}")
         return
-    number, moment, match, score = (Column(name, no_wrap=True) for name in ("", "moment", "match", "score"))
+    number, moment, best, match, score = (
+        Column(name, no_wrap=True) for name in ("", "moment", "best", "match", "score")
+    )
     video = Column("video", overflow="fold")
     # An uncalibrated model, or a search by example, gives no probability.
     judges = any(hit.probability is not None for hit in results.hits)
-    columns = (number, moment, video, *([match] if judges else []), score)
+    columns = (number, moment, best, video, *([match] if judges else []), score)
     table = Table(*columns, title=text if good else f"no good match for {text}")
     for place, hit in enumerate(results.hits, start=1):
-        judged = "" if hit.probability is None else f"{hit.probability:.0%}"
+        picture, judged = hit.video.kind == "picture", "" if hit.probability is None else f"{hit.probability:.0%}"
         table.add_row(
             str(place),
-            "picture" if hit.video.kind == "picture" else f"{clock(hit.start)} – {clock(hit.end)}",
+            "picture" if picture else f"{clock(hit.start)} – {clock(hit.end)}",
+            "" if picture else clock(hit.best),
             escape(_short(hit.video.path)),
             *([judged if hit in good else f"weaker ({judged})"] if judges else []),
             f"{hit.score:.3f}",

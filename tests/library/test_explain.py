@@ -8,7 +8,8 @@ import torch
 
 from prota.config.model import Config
 from prota.library.records import clock
-from prota.library.search.explain import MomentExplanation, Segment, explain_segment, stretch
+from prota.library.search.explain import MomentExplanation, explain_segment
+from prota.library.search.moments import Segment
 from prota.model.prota import ProTA
 from prota.types import PreparedTokens
 
@@ -58,20 +59,6 @@ def test_the_sentence_names_chosen_words_alone(model: ProTA) -> None:
     assert why.sentence.count("“dog”") == 1
     assert "the" not in why.sentence.split()
     assert explained(model, "the and", "dog").words[0].chosen is False
-
-
-@pytest.mark.parametrize(
-    ("heat", "expected"),
-    [
-        ((0.1, 0.9, 0.5, 0.1), (11.0, 13.0)),
-        ((0.9, 0.1, 0.9, 0.9), (10.0, 11.0)),
-        ((0.0, 0.0, 0.2, 0.9), (13.0, 14.0)),
-        ((0.0, 0.0, 0.0, 0.0), (10.0, 14.0)),
-        ((0.6, 0.6, 0.7, 0.8), (10.0, 14.0)),
-    ],
-)
-def test_a_stretch_is_where_the_heat_holds(heat: tuple[float, ...], expected: tuple[float, float]) -> None:
-    assert stretch(np.array(heat), SEGMENT) == expected
 
 
 @pytest.mark.parametrize(

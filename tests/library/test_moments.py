@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prota.library.search.view import Moment, find_moments
+from prota.library.search.moments import Moment, Segment, find_moments, stretch
 
 
 def scored(*rows: tuple[str, float, float]) -> list[Moment]:
@@ -55,6 +56,34 @@ def test_negative_scores_join_too() -> None:
 @pytest.mark.parametrize("k", [1, 3])
 def test_no_more_than_asked_for(k: int) -> None:
     assert len(find_moments(scored(*((f"v{n}", 0, n / 10) for n in range(9))), k)) == k
+
+
+@pytest.mark.parametrize(
+    ("heat", "expected"),
+    [
+        ("9900000000", (10, 12)),
+        ("0000099999", (15, 20)),
+        ("0099409990", (12, 19)),
+        ("9000900009", (10, 15)),
+        ("0000000090", (18, 19)),
+        ("9999999999", (10, 20)),
+        ("0000000000", (10, 20)),
+        ("3333933333", (14, 15)),
+    ],
+)
+def test_a_moment_is_where_the_query_holds(heat: str, expected: tuple[float, float]) -> None:
+    values = np.array([float(digit) for digit in heat])
+    assert stretch(values, Segment(10, 20, range(10, 20)), int(values.argmax())) == expected
+
+
+def test_a_moment_that_nothing_holds_is_its_segment() -> None:
+    assert stretch(np.array([-2.0, -1.0, -3.0]), Segment(0, 3, (0, 1, 2)), 1) == (0, 3)
+
+
+def test_a_scene_knows_its_segments() -> None:
+    (moment,) = find_moments(scored(("a", 12, 0.50), ("a", 6, 0.48), ("a", 18, 0.47), ("a", 40, 0.2)), 1)
+    assert moment.rows[0] == moment.row
+    assert sorted(moment.rows) == [0, 1, 2]
 
 
 segment = st.tuples(st.sampled_from("abc"), st.integers(0, 20).map(lambda n: 6.0 * n), st.floats(-1, 1))

@@ -15,26 +15,36 @@ import torch
 
 from prota.encoders.text import is_content
 from prota.library.records import Floats, clock
+from prota.library.search.moments import Segment, stretch
 from prota.model.prota import ProTA
 from prota.types import ExplainedWord, PreparedTokens
 
-__all__ = ["ExplainedFrame", "MatchedWord", "MomentExplanation", "Segment", "Share", "explain_segment", "stretch"]
+__all__ = ["ExplainedFrame", "MatchedWord", "MomentExplanation", "Share", "Unrelated", "explain_segment"]
 
 # Standard deviations above the mean of unrelated frames that count as full heat.
 _FULL = 4.0
 # A word is chosen with at least this heat, and this share of the hottest word's.
 _CHOSEN, _SHARE = 0.25, 0.5
-# A stretch goes on while the heat is at least this share of its highest.
-_HOLDS = 0.5
 
 
 @dataclass(frozen=True)
-class Segment:
-    """The segment that is explained: start, end and the seconds of its frames."""
+class Unrelated:
+    """Fits of unrelated frames to some texts: mean and standard deviation, [A, 1]."""
 
-    start: float
-    end: float
-    times: Sequence[float]
+    mean: torch.Tensor
+    deviation: torch.Tensor
+
+    @classmethod
+    def of(cls, model: ProTA, texts: PreparedTokens, videos: PreparedTokens) -> Unrelated:
+        fits = model.head.frame_fits(texts, videos)[:, videos.mask]
+        return cls(fits.mean(dim=1, keepdim=True), fits.std(dim=1, keepdim=True).clamp(min=1e-6))
+
+    def heats(self, model: ProTA, texts: PreparedTokens, videos: PreparedTokens) -> list[Floats]:
+        """Heats of the frames of each pair: all videos of the first text, then those of the next."""
+        fits = model.head.frame_fits(texts, videos)
+        heats = ((fits - self.mean[:, None]) / self.deviation[:, None] / _FULL).double().cpu().numpy()
+        mask = videos.mask.cpu().numpy()
+        return [heat[mask[place]] for row in heats for place, heat in enumerate(row)]
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,8 @@ def explain_segment(
     parts = found.by_word(model.text_encoder.words(text))
     names = list(dict.fromkeys(part.text for part in parts if not part.rest and is_content(part.text)))
     texts = [query] + ([model.encode_text(names).without_source()] if names else [])
-    whole, *alone = _heats(model, PreparedTokens.cat(texts), video, unrelated)
+    every = PreparedTokens.cat(texts)
+    whole, *alone = [heat.clip(0, 1) for heat in Unrelated.of(model, every, unrelated).heats(model, every, video)]
     heats = dict(zip(names, alone, strict=True))
     hottest = max((float(heat.max()) for heat in alone), default=0.0)
     least = max(_CHOSEN, _SHARE * hottest)
@@ -134,7 +145,8 @@ def explain_segment(
         _word(part, heats.get(part.text, np.zeros(0)), least) for part in parts if not part.rest and _written(part.text)
     ]
     chosen = [heats[name] for name in names if float(heats[name].max()) >= least]
-    start, end = stretch(np.mean(chosen, axis=0) if chosen else whole, segment)
+    heat = np.mean(chosen, axis=0) if chosen else whole
+    start, end = stretch(heat, segment, int(heat.argmax()))
     shown = zip(
         segment.times, whole.tolist(), found.video_contributions.tolist(), found.video_weight.tolist(), strict=True
     )
@@ -155,30 +167,10 @@ def _written(text: str) -> bool:
     return any(letter.isalnum() for letter in text)
 
 
-def _heats(model: ProTA, texts: PreparedTokens, video: PreparedTokens, unrelated: PreparedTokens) -> list[Floats]:
-    """[M] for each text."""
-    usual = model.head.frame_fits(texts, unrelated)[:, unrelated.mask]
-    middle, deviation = usual.mean(dim=1, keepdim=True), usual.std(dim=1, keepdim=True).clamp(min=1e-6)
-    fits = model.head.frame_fits(texts, video)[:, 0, video.mask[0]]
-    return list(((fits - middle) / deviation / _FULL).clamp(0, 1).double().cpu().numpy())
-
-
 def _word(part: ExplainedWord, heat: Floats, least: float) -> MatchedWord:
     chosen = bool(len(heat)) and float(heat.max()) >= least
     heats = tuple(round(float(value), 3) for value in heat)
     return MatchedWord(part.text, chosen, heats, part.contribution, part.weight, part.similarities)
-
-
-def stretch(heat: Floats, segment: Segment) -> tuple[float, float]:
-    """The seconds around the hottest frame in which the heat is at least half as high."""
-    first = last = int(heat.argmax())
-    least = _HOLDS * float(heat[first])
-    while first > 0 and heat[first - 1] >= least:
-        first -= 1
-    while last + 1 < len(heat) and heat[last + 1] >= least:
-        last += 1
-    start = segment.start if first == 0 else segment.times[first]
-    return start, segment.end if last + 1 == len(heat) else segment.times[last + 1]
 
 
 def _sentence(words: Sequence[str], start: float, end: float) -> str:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from prota.library.records import EXACT_SEGMENTS, LibraryError
-from prota.library.search.explain import MomentExplanation, Segment, explain_segment
+from prota.library.records import EXACT_SEGMENTS, Floats, LibraryError
+from prota.library.search.explain import MomentExplanation, Unrelated, explain_segment
 from prota.library.search.hits import Hit, Results
+from prota.library.search.moments import Moment, Segment, find_moments, stretch
 from prota.library.search.queries import Query, clean_query
 from prota.library.search.rows import Finder, Ranked, RowFinder
 from prota.library.storage.reader import Snapshot
@@ -24,7 +24,7 @@ from prota.model.prota import ProTA
 from prota.model.relevance import query_facts
 from prota.types import PreparedTokens
 
-__all__ = ["Moment", "View", "find_moments"]
+__all__ = ["View"]
 
 # Segments ranked for each moment: half of them overlap another.
 _SEGMENTS_PER_MOMENT = 8
@@ -36,59 +36,6 @@ _DEEPER, _MOST_SEGMENTS = 8, 10_000
 _ROWS_AT_ONCE = 1024
 # Segments of the library that stand for unrelated videos.
 _SAMPLE = 64
-# Overlapping segments join a moment if they score at least this share of its best one.
-_NEARLY = 0.9
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A segment with its score for a query, or such a segment widened by others of the same scene."""
-
-    row: int
-    """Of the (best) segment."""
-    video_id: str
-    start: float
-    end: float
-    score: float
-
-    def overlaps(self, other: Moment) -> bool:
-        return self.video_id == other.video_id and self.start < other.end and other.start < self.end
-
-
-def find_moments(segments: Sequence[Moment], k: int) -> list[Moment]:
-    """The k best moments of segments sorted by score; they do not overlap.
-
-    The best segment of a scene makes a moment. Segments that score at least nine tenths of it widen it, each
-    overlapping the one before. Weaker segments that overlap it are left out.
-    """
-    moments: list[Moment] = []
-    taken: dict[str, list[Moment]] = defaultdict(list)
-    for position, segment in enumerate(segments):
-        if len(moments) == k:
-            break
-        others = taken[segment.video_id]
-        if not any(map(segment.overlaps, others)):
-            moments.append(_widened(segment, segments[position + 1 :], others))
-            others.append(moments[-1])
-    return moments
-
-
-def _widened(best: Moment, others: Sequence[Moment], taken: Sequence[Moment]) -> Moment:
-    # Scores may be negative, where nine tenths would be a better score.
-    least = best.score - (1 - _NEARLY) * abs(best.score)
-    good = [
-        other
-        for other in others
-        if other.video_id == best.video_id and other.score >= least and not any(map(other.overlaps, taken))
-    ]
-    widened = best
-    for other in sorted(good, key=lambda segment: segment.start):
-        if widened.overlaps(other):
-            widened = replace(widened, end=max(widened.end, other.end))
-    for other in sorted(good, key=lambda segment: -segment.end):
-        if widened.overlaps(other):
-            widened = replace(widened, start=min(widened.start, other.start))
-    return widened
 
 
 class View:
@@ -163,15 +110,37 @@ class View:
         """Moments with videos, best frames and relevance, read and computed together."""
         if not moments:
             return []
-        rows = [moment.row for moment in moments]
-        frames = self.model.head.best_frames(query.tokens, self.finder.tokens(rows)).tolist()
+        spans = self._spans(query, moments)
         relevance = self.relevance(query, [moment.score for moment in moments], searched)
         hits = []
-        for moment, times, frame, judged in zip(moments, self._times(rows), frames, relevance, strict=True):
-            best, video = times[min(frame, len(times) - 1)], self.snapshot.shown[moment.video_id]
-            origin = (self, query)
-            hits.append(Hit(video, moment.start, moment.end, moment.score, best, moment.row, judged, origin))
+        for moment, (start, end, best), judged in zip(moments, spans, relevance, strict=True):
+            video, origin = self.snapshot.shown[moment.video_id], (self, query)
+            hits.append(Hit(video, start, end, moment.score, best, moment.row, judged, origin))
         return hits
+
+    def _spans(self, query: Query, moments: Sequence[Moment]) -> list[tuple[float, float, float]]:
+        """Start, end and best second of each moment: the stretch of its scene in which the query holds."""
+        rows = [row for moment in moments for row in moment.rows]
+        unrelated = Unrelated.of(self.model, query.tokens, self._unrelated)
+        blocks = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
+        heats = [
+            heat for block in blocks for heat in unrelated.heats(self.model, query.tokens, self.finder.tokens(block))
+        ]
+        frames = dict(zip(rows, zip(self._times(rows), heats, strict=True), strict=True))
+        return [self._span(moment, [frames[row] for row in moment.rows]) for moment in moments]
+
+    def _span(self, moment: Moment, segments: Sequence[tuple[list[float], Floats]]) -> tuple[float, float, float]:
+        """The frames of overlapping segments are the same pictures: the mean of their heats counts."""
+        seen: dict[float, list[float]] = defaultdict(list)
+        for times, heats in segments:
+            for time, heat in zip(times, heats, strict=False):
+                seen[time].append(float(heat))
+        times = sorted(seen)
+        heat = np.array([np.mean(seen[time]) for time in times])
+        own = [place for place, time in enumerate(times) if time in segments[0][0]]
+        best = own[int(heat[own].argmax())]
+        start, end = stretch(heat, Segment(moment.start, moment.end, times), best)
+        return start, end, times[best]
 
     @torch.inference_mode()
     def relevance(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:

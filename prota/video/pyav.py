@@ -15,9 +15,10 @@ import numpy as np
 
 from prota.video.completeness import Packets, check_frames, check_packets, check_times
 from prota.video.opening import opened
-from prota.video.timeline import DecodeError, Timeline, Times, Transform, end_of, finished
+from prota.video.timeline import DecodeError, Picture, Timeline, Times, Transform, end_of, finished
 
-__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames"]
+__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "open_video", "read_frames", "upright"]
+__all__ += ["walk_frames"]
 
 
 # Containers that hold their frames themselves. FFmpeg also opens playlists (hls, dash, concat, imf) and numbered
@@ -89,7 +90,7 @@ def _av() -> Any:
 
 
 @contextmanager
-def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
+def open_video(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream; errors of FFmpeg inside become DecodeErrors."""
     av = _av()
     doing = "open"
@@ -143,7 +144,7 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
 
 
 def _scanned_index(path: Path) -> Index:
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         packets = _packets(path, container, stream)
         # AVI has no presentation times; VP8 has packets that are never shown.
         trusted = container.format.name != "avi" and stream.codec_context.name not in _VP8
@@ -151,7 +152,7 @@ def _scanned_index(path: Path) -> Index:
     if not trusted or None in stamps or len(set(stamps)) < len(stamps):
         return _decoded_index(path, packets)
     pts = np.array(sorted(stamps), dtype=np.int64)
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         frame = next(_pictures(path, container, stream))
         if frame.pts != pts[0]:
             return _decoded_index(path, packets)
@@ -178,7 +179,7 @@ def _packets(path: Path, container: Any, stream: Any) -> Packets:
 def _decoded_index(path: Path, packets: Packets) -> Index:
     """The index from decoding the file, without converting frames."""
     stamps, first = list[Any](), None
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         for frame in _pictures(path, container, stream):
             first = first or frame
             stamps.append(frame.pts)
@@ -197,7 +198,7 @@ def _decoded_index(path: Path, packets: Packets) -> Index:
 
 
 def _counted_index(path: Path) -> Index:
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         packets = _packets(path, container, stream)
     index = _decoded_index(path, packets)
     return replace(index, timeline=replace(index.timeline, counted=True))
@@ -252,17 +253,29 @@ def _exif_orientation(path: Path) -> int:
 
 def read_frames(path: Path, index: Index, wanted: list[int], transform: Transform | None, *, threads: int) -> list[Any]:
     def keep(frame: Any) -> Any:
-        picture = frame.to_ndarray(format="rgb24")
-        picture = picture[:, ::-1] if index.timeline.mirrored else picture
-        return finished(np.rot90(picture, k=-index.timeline.rotation // 90), transform)
+        return finished(upright(frame, index.timeline), transform)
 
+    return walk_frames(path, index, wanted, lambda: keep, threads=threads)
+
+
+def upright(frame: Any, timeline: Timeline) -> Picture:
+    """A decoded frame as RGB, mirrored and rotated as its file says."""
+    picture = frame.to_ndarray(format="rgb24")
+    picture = picture[:, ::-1] if timeline.mirrored else picture
+    return np.rot90(picture, k=-timeline.rotation // 90)
+
+
+def walk_frames(
+    path: Path, index: Index, wanted: list[int], begin: Callable[[], Callable[[Any], Any]], *, threads: int = 0
+) -> list[Any]:
+    """Decode the wanted frames in order; each goes to what ``begin`` returns, which is called again for a new start."""
     if index.pts is not None and len(index.keyframes) > 1:
         try:
-            return _walk(path, index, wanted, keep, threads=threads, seek=True)
+            return _walk(path, index, wanted, begin(), threads=threads, seek=True)
         except DecodeError:
             # A wrong seek or a corrupt part: decoding from the start is exact.
             pass
-    return _walk(path, index, wanted, keep, threads=threads, seek=False)
+    return _walk(path, index, wanted, begin(), threads=threads, seek=False)
 
 
 def _walk(
@@ -270,7 +283,7 @@ def _walk(
 ) -> list[Any]:
     """Decode the wanted frames in order, identified by time stamp; ``seek``: skip to keyframes between them."""
     kept, position, damaged = list[Any](), -1, False
-    with _opened(path, threads) as (container, stream):
+    with open_video(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
         for number in wanted:
             if kept and number == position:

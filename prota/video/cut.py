@@ -1,31 +1,27 @@
 """Cut moments out of videos: encoded again for exact ends, or copied from the keyframe before; several as one reel.
 
-A confined worker decodes and encodes, and gives back the finished file, which this process writes. A clip shows what a
-search shows of a moment: from the frame that is on screen at its start to the last one that begins before its end.
+A clip shows what a search shows of a moment: from the frame that is on screen at its start to the last one that begins
+before its end. `prota.workers.cutting` runs this in a worker and writes the file.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from prota.errors import ProtaError, UsageError
-from prota.files import write_atomically
-from prota.video.pictures import is_picture
-from prota.video.pyav import Index, NotShownError, counted_index, frame_index, open_video, upright, walk_frames
+from prota.errors import ProtaError
+from prota.video.pyav import Index, NotShownError, _opened, counted_index, frame_index, upright, walk_frames
 from prota.video.sampling import SAME_TIME
 from prota.video.timeline import DecodeError, Timeline
-from prota.workers.process_pool import DecodePool
 
-__all__ = ["CONTAINERS", "Clip", "CutError", "CutRequest", "Reel", "Span", "cut", "save_clip", "save_reel"]
+__all__ = ["Clip", "CutError", "CutRequest", "Reel", "cut_clip", "join_clips"]
 
-CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 _TICKS, _RATE, _LAYOUT = 90_000, 48_000, "stereo"
 # Without B-frames no player has to reorder frames, and clips of one size can be joined.
 _QUALITY = {"crf": "18", "preset": "veryfast", "bf": "0"}
@@ -39,15 +35,6 @@ class CutError(ProtaError, ValueError):
     """A clip that cannot be cut or written."""
 
     code = "cut"
-
-
-@dataclass(frozen=True)
-class Span:
-    """From a second of a video file to another."""
-
-    path: Path
-    start: float
-    end: float
 
 
 @dataclass(frozen=True)
@@ -85,85 +72,6 @@ class Reel:
 
     container: str
     clips: tuple[Clip, ...]
-
-
-def save_clip(
-    path: str | Path, start: float, end: float, out: str | Path, *, exact: bool = True, timeout: float = 600.0
-) -> Clip:
-    """Cut a clip and write it to ``out``: .mp4, .mov or .mkv.
-
-    ``exact``: encode again (H.264, AAC); else copy the streams, from the keyframe before ``start``.
-    """
-    out = Path(out)
-    request = CutRequest(Path(path), start, end, exact, _container(out))
-    _check_place(out, [request.path])
-    clip = cut(request, timeout)
-    _write(out, clip.content)
-    return clip
-
-
-def save_reel(spans: Sequence[Span], out: str | Path, *, timeout: float = 600.0) -> float:
-    """Join moments of one or several videos, in the size of the first, and write them to ``out``; returns seconds."""
-    if not spans:
-        raise UsageError("no moments to join")
-    out = Path(out)
-    _check_place(out, [span.path for span in spans])
-    reel, size = Reel(_container(out), ()), None
-    with DecodePool(1, timeout) as pool:
-        for span in spans:
-            request = CutRequest(span.path, span.start, span.end, container="mp4", reel=True, size=size)
-            clip: Clip = _run(pool, cut_clip, _checked(request))
-            reel, size = replace(reel, clips=(*reel.clips, clip)), size or clip.size
-        content: bytes = _run(pool, join_clips, reel)
-    _write(out, content)
-    return sum(clip.end - clip.start for clip in reel.clips)
-
-
-def cut(request: CutRequest, timeout: float = 600.0) -> Clip:
-    """Cut a clip in a worker process."""
-    with DecodePool(1, timeout) as pool:
-        clip: Clip = _run(pool, cut_clip, _checked(request))
-    return clip
-
-
-def _run(pool: DecodePool, job: Callable[[Any], Any], argument: Any) -> Any:
-    ((_, outcome),) = pool.run(job, [("cut", argument)])
-    if outcome.bug:
-        raise RuntimeError(outcome.bug)
-    if outcome.error is not None:
-        raise CutError(outcome.error)
-    return outcome.value
-
-
-def _checked(request: CutRequest) -> CutRequest:
-    if not 0 <= request.start < request.end:
-        raise UsageError(f"from {request.start:g} to {request.end:g} s is no range: it must end after it starts")
-    if is_picture(request.path):
-        raise UsageError(f"{request.path} is a picture: there is nothing to cut")
-    return replace(request, path=request.path.absolute())
-
-
-def _container(out: Path) -> str:
-    if out.suffix.lower() not in CONTAINERS:
-        raise UsageError(f"{out}: the name must end in {', '.join(CONTAINERS)}")
-    return CONTAINERS[out.suffix.lower()]
-
-
-def _check_place(out: Path, sources: Sequence[Path]) -> None:
-    if out.is_dir() or not out.absolute().parent.is_dir():
-        raise UsageError(f"{out}: " + ("is a folder" if out.is_dir() else "its folder does not exist"))
-    for source in sources:
-        if not source.is_file():
-            raise CutError(f"{source}: no such file; if it was moved, index its folder again")
-        if out.exists() and out.samefile(source):
-            raise UsageError(f"{out} is the video itself: choose another name")
-
-
-def _write(out: Path, content: bytes) -> None:
-    try:
-        write_atomically(out, content)
-    except OSError as error:
-        raise CutError(f"cannot write {out}: {error.strerror or error}") from None
 
 
 def cut_clip(request: CutRequest) -> Clip:
@@ -287,7 +195,7 @@ def _encoded_sound(stream: Any, sound: np.ndarray) -> Iterator[Any]:
 def _sound(request: CutRequest, index: Index, start: float, end: float) -> np.ndarray:
     """Samples [2, n] of these seconds, silent where the file has none; no samples if it has no sound at all."""
     wanted, parts, at = round((end - start) * _RATE), list[np.ndarray](), 0
-    with open_video(request.path) as (container, stream):
+    with _opened(request.path) as (container, stream):
         audio = next((track for track in container.streams.audio if track.codec_context is not None), None)
         if audio is None:
             return np.zeros((2, wanted if request.reel else 0), dtype=np.float32)
@@ -348,7 +256,7 @@ def _copied(request: CutRequest, index: Index, frames: range) -> Clip:
     buffer = io.BytesIO()
     try:
         with (
-            open_video(request.path) as (container, stream),
+            _opened(request.path) as (container, stream),
             av.open(buffer, "w", format=request.container) as out,
         ):
             tracks = [stream, *container.streams.audio[:1]]
@@ -421,7 +329,7 @@ def join_clips(reel: Reel) -> bytes:
     with av.open(buffer, "w", format=reel.container) as out:
         targets: dict[str, Any] = {}
         for clip in reel.clips:
-            with av.open(io.BytesIO(clip.content)) as part:
+            with av.open(io.BytesIO(clip.content), "r") as part:
                 tracks = [part.streams.video[0], part.streams.audio[0]]
                 targets = targets or {track.type: out.add_stream_from_template(track) for track in tracks}
                 for packet in part.demux(tracks):

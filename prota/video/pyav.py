@@ -17,7 +17,7 @@ from prota.video.completeness import Packets, check_frames, check_packets, check
 from prota.video.opening import opened
 from prota.video.timeline import DecodeError, Picture, Timeline, Times, Transform, end_of, finished
 
-__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "open_video", "read_frames", "upright"]
+__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames", "upright"]
 __all__ += ["walk_frames"]
 
 
@@ -90,7 +90,7 @@ def _av() -> Any:
 
 
 @contextmanager
-def open_video(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
+def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream; errors of FFmpeg inside become DecodeErrors."""
     av = _av()
     doing = "open"
@@ -144,7 +144,7 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
 
 
 def _scanned_index(path: Path) -> Index:
-    with open_video(path) as (container, stream):
+    with _opened(path) as (container, stream):
         packets = _packets(path, container, stream)
         # AVI has no presentation times; VP8 has packets that are never shown.
         trusted = container.format.name != "avi" and stream.codec_context.name not in _VP8
@@ -152,7 +152,7 @@ def _scanned_index(path: Path) -> Index:
     if not trusted or None in stamps or len(set(stamps)) < len(stamps):
         return _decoded_index(path, packets)
     pts = np.array(sorted(stamps), dtype=np.int64)
-    with open_video(path) as (container, stream):
+    with _opened(path) as (container, stream):
         frame = next(_pictures(path, container, stream))
         if frame.pts != pts[0]:
             return _decoded_index(path, packets)
@@ -179,7 +179,7 @@ def _packets(path: Path, container: Any, stream: Any) -> Packets:
 def _decoded_index(path: Path, packets: Packets) -> Index:
     """The index from decoding the file, without converting frames."""
     stamps, first = list[Any](), None
-    with open_video(path) as (container, stream):
+    with _opened(path) as (container, stream):
         for frame in _pictures(path, container, stream):
             first = first or frame
             stamps.append(frame.pts)
@@ -198,7 +198,7 @@ def _decoded_index(path: Path, packets: Packets) -> Index:
 
 
 def _counted_index(path: Path) -> Index:
-    with open_video(path) as (container, stream):
+    with _opened(path) as (container, stream):
         packets = _packets(path, container, stream)
     index = _decoded_index(path, packets)
     return replace(index, timeline=replace(index.timeline, counted=True))
@@ -283,7 +283,7 @@ def _walk(
 ) -> list[Any]:
     """Decode the wanted frames in order, identified by time stamp; ``seek``: skip to keyframes between them."""
     kept, position, damaged = list[Any](), -1, False
-    with open_video(path, threads) as (container, stream):
+    with _opened(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
         for number in wanted:
             if kept and number == position:

@@ -22,7 +22,9 @@ from prota.library.search.rows import Coverage
 
 
 def hit(name: str, start: float, end: float, *, fps: float = 25.0, kind: Any = "video", good: bool = True) -> Hit:
-    video = VideoRecord("0" * 64, f"/v/{name}", 1, 0, "indexed", duration=20.0 if kind == "video" else 0.0, fps=fps, segments=1)
+    video = VideoRecord(
+        "0" * 64, f"/v/{name}", 1, 0, "indexed", duration=20.0 if kind == "video" else 0.0, fps=fps, segments=1
+    )
     return Hit(video, start, end, 0.3, (start + end) / 2, 0, 0.8 if good else 0.1)
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from prota.errors import ProtaError, UsageError
-from prota.video import cut as cutting
-from prota.video.cut import Clip, CutError, CutRequest, Reel, Span, cut_clip, join_clips, save_clip, save_reel
+from prota.video.cut import Clip, CutError, CutRequest, Reel, cut_clip, join_clips
 from prota.video.decode import read_timeline
+from prota.workers import cutting
+from prota.workers.cutting import Span, save_clip, save_reel
 from tests.video.clips import decode_frames, number_of, write_clip
 
 # 25 frames a second, or stamps in units of 1/100 s that are no whole number of frames.

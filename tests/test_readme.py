@@ -49,6 +49,14 @@ def test_the_code_on_searching_runs(
     assert "sintel.mp4 1.9" in capsys.readouterr().out
 
 
+def test_the_code_on_other_models_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clips").mkdir()
+    for name in ("cat.mp4", "coffee.mp4"):
+        shutil.copy(CLIPS / name, tmp_path / "clips")
+    run_blocks("choosing-a-model.md")
+
+
 def test_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
 

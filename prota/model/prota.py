@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,7 @@ from prota.model.folder import (
     upload,
 )
 from prota.model.relevance import RELEVANCE_FILE, Relevance
+from prota.model.vectors import NoCard, Rows, frames_of, from_rows, is_single, to_rows
 from prota.model.weights import WEIGHTS_FILE, WeightsError, fingerprint, read_weights, write_weights
 from prota.scoring.score import ScoreHead
 from prota.types import Explanation, PreparedTokens
@@ -138,13 +139,13 @@ class ProTA(nn.Module):
             )
 
     @torch.no_grad()
-    def similarity(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
+    def similarity(self, texts: PreparedTokens | Rows, videos: PreparedTokens | Rows, **_: object) -> Tensor:
         """Similarity of every text with every video: [texts, videos], higher is better.
 
         Parameters
         ----------
         texts, videos
-            What `encode_text` and `encode_video` return.
+            What `encode_text` and `encode_video` return, or `encode_query` and `encode_document`.
 
         Example
         -------
@@ -155,7 +156,90 @@ class ProTA(nn.Module):
         >>> model.similarity(texts, videos).argmax(dim=1).tolist()
         [1, 0]
         """
-        return self.score(texts, videos)
+        return self.score(self._prepared(texts), self._prepared(videos))
+
+    def _prepared(self, items: PreparedTokens | Rows) -> PreparedTokens:
+        prepared = items if isinstance(items, PreparedTokens) else from_rows(items, self.config)
+        return prepared.to(self.logit_scale.device)
+
+    # The methods and names by which sentence-transformers and its evaluators know a model of several vectors.
+    similarity_fn_name = "prota"
+    modalities: ClassVar[list[str]] = ["text", "image", "video"]
+    prompts: ClassVar[dict[str, str]] = {}
+    model_card_data: ClassVar[NoCard] = NoCard()
+
+    def supports(self, modality: str | tuple[str, ...]) -> bool:
+        """Whether the model encodes a modality: ``text``, ``image`` or ``video``; no combinations.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.load("prota-small").supports("video")
+        True
+        """
+        return modality in self.modalities
+
+    @torch.no_grad()
+    def encode_query(
+        self, inputs: str | Sequence[str], *, batch_size: int = 256, convert_to_numpy: bool = False, **_: object
+    ) -> Any:
+        """Encode texts as sentence-transformers does: a matrix [tokens, width] each.
+
+        Parameters
+        ----------
+        inputs
+            A text, which gives a matrix, or several, which give a list.
+        batch_size
+            Texts that are encoded together.
+        convert_to_numpy
+            Return arrays, not tensors. Other options of sentence-transformers have no effect.
+
+        Example
+        -------
+        >>> import prota
+        >>> model = prota.load("prota-small")
+        >>> query = model.encode_query("a cat")
+        >>> float(model.similarity(query, model.encode_document("clips/cat.mp4"))) > 0
+        True
+        """
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        rows = [
+            row
+            for start in range(0, len(texts), batch_size)
+            for row in to_rows(self.encode_text(texts[start : start + batch_size]))
+        ]
+        return _as_asked(rows, isinstance(inputs, str), convert_to_numpy)
+
+    @torch.no_grad()
+    def encode_document(self, inputs: Any, *, convert_to_numpy: bool = False, **_: object) -> Any:
+        """Encode videos as sentence-transformers does: a matrix [tokens, width] each.
+
+        Parameters
+        ----------
+        inputs
+            A video, which gives a matrix, or several, which give a list: paths of videos or pictures, pictures of
+            Pillow, uint8 frames [frames, height, width, 3] or [frames, 3, height, width], or mappings of one of these
+            by ``video`` or ``image``.
+        convert_to_numpy
+            Return arrays, not tensors. Other options of sentence-transformers have no effect.
+
+        Example
+        -------
+        >>> import prota
+        >>> [rows.shape[0] for rows in prota.load("prota-small").encode_document(["clips/cat.mp4"])]
+        [12]
+        """
+        single = is_single(inputs)
+        documents = [frames_of(each, self.config.encoder) for each in ([inputs] if single else inputs)]
+        paths = [place for place, each in enumerate(documents) if not isinstance(each, Tensor)]
+        found: dict[int, Tensor] = {}
+        if paths:
+            rows = to_rows(self.encode_video([str(documents[place]) for place in paths]))
+            found = dict(zip(paths, rows, strict=True))
+        for place, each in enumerate(documents):
+            if isinstance(each, Tensor):
+                (found[place],) = to_rows(self.encode_video(each[None].to(self.logit_scale.device)))
+        return _as_asked([found[place] for place in range(len(documents))], single, convert_to_numpy)
 
     def score(self, texts: PreparedTokens, videos: PreparedTokens, backend: Backend = "auto") -> Tensor:
         """Scores [A, B] of every text with every video; ``backend``: see `prota.kernels.dispatch`."""
@@ -426,6 +510,11 @@ def _assigned(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
         return False
     nn.Module.load_state_dict(module, weights, assign=True)
     return True
+
+
+def _as_asked(rows: list[Tensor], single: bool, numpy: bool) -> Any:
+    given = [row.cpu().numpy() for row in rows] if numpy else rows
+    return given[0] if single else given
 
 
 def _itself(model: ProTA) -> ProTA:

@@ -18,7 +18,7 @@ from prota.runtime import autocast_for
 __all__ = ["FeatureClips", "feature_key"]
 
 # Few enough for the progress bar to move on a CPU.
-VIDEOS_AT_ONCE = 8
+VIDEOS_AT_ONCE = 4
 
 
 class FeatureClips:

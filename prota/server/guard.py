@@ -7,6 +7,7 @@ sites cannot embed anything.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import html
@@ -51,6 +52,7 @@ class Guard:
     def __init__(self, app: ASGIApp, options: ServerOptions) -> None:
         self.app = app
         self.token = options.token
+        self.body_timeout, self.body_silence = options.body_timeout, options.body_silence
         own = () if is_loopback(options.host) else (socket.gethostname(), socket.getfqdn(), options.host)
         self.own_names = {name.lower() for name in options.names}
         self.names = {name.lower() for name in ("localhost", *own)} | self.own_names
@@ -78,7 +80,8 @@ class Guard:
             await send(message)
 
         answer = self._refusal(scope)
-        bounded = receive if scope["path"] == _UPLOAD else _bounded(receive)
+        timed = _timed(receive, self.body_timeout, self.body_silence)
+        bounded = timed if scope["path"] == _UPLOAD else _bounded(timed)
         try:
             await (self.app if answer is None else answer)(scope, bounded, send_guarded)
         except Exception as error:
@@ -182,6 +185,27 @@ def _bounded(receive: Receive) -> Receive:
         return message
 
     return bounded
+
+
+def _timed(receive: Receive, total: float, silence: float) -> Receive:
+    """Limit the time to receive a body. Waiting for the client to leave, after the body, is not limited."""
+    until, complete = 0.0, False
+
+    async def timed() -> Message:
+        nonlocal until, complete
+        if complete:
+            return await receive()
+        now = asyncio.get_running_loop().time()
+        until = until or now + total
+        try:
+            async with asyncio.timeout_at(min(until, now + silence)):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "the body of the request took too long", {"Connection": "close"}) from None
+        complete = not message.get("more_body")
+        return message
+
+    return timed
 
 
 def _equal(given: str, right: str) -> bool:

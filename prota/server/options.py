@@ -49,7 +49,11 @@ class ServerOptions:
     play_timeout: float = 60.0
     """Time limit in seconds for decoding and encoding a few seconds of a video to play."""
     max_pixels: int = 50_000_000
-    """Maximum size of an uploaded picture."""
+    """Maximum size of the frames of an upload."""
+    body_timeout: float = 120.0
+    """Time limit in seconds for receiving the body of a request."""
+    body_silence: float = 20.0
+    """Maximum time in seconds between two pieces of a body."""
     queue_limit: int = 130
     """Maximum number of running and waiting requests; more are rejected with 503."""
     cached: int = 512

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from prota.video.opening import opened
-from prota.video.timeline import DecodeError, Picture, Timeline
+from prota.video.timeline import DecodeError, Picture, Timeline, TooLargeError
 
-__all__ = ["PICTURE_EXTENSIONS", "is_picture", "read_picture"]
+__all__ = ["PICTURE_EXTENSIONS", "is_picture", "picture_size", "read_picture"]
 
 PICTURE_EXTENSIONS = ("jpg", "jpeg", "png", "webp")
 # Accepted formats, whatever the extension: those that browsers display. Pillow runs external programs for some others,
@@ -30,24 +31,38 @@ def read_picture(path: Path) -> tuple[Timeline, Picture]:
 
     Animations give their first frame. Transparent areas become white.
     """
-    with opened(path) as file:
-        codec, picture = _decoded(path, file)
-    frame = np.asarray(picture)
+    from PIL import ImageOps
+
+    with _stored(path) as stored:
+        codec = (stored.format or "").lower()
+        frame = np.asarray(_to_rgb(ImageOps.exif_transpose(stored)))
     height, width = frame.shape[:2]
     return Timeline(np.zeros(1), 0.0, width, height, 0.0, codec, 0), frame
 
 
-def _decoded(path: Path, file: io.FileIO) -> tuple[str, Any]:
-    from PIL import Image, ImageOps, UnidentifiedImageError
+def picture_size(path: Path) -> tuple[int, int]:
+    """Width and height as stored, from the header."""
+    with _stored(path) as stored:
+        return stored.width, stored.height
 
-    try:
-        # Pillow warns of corrupt metadata, and of large pictures that it accepts.
-        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as stored:
-            return (stored.format or "").lower(), _to_rgb(ImageOps.exif_transpose(stored))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        # Pillow raises many types of errors for truncated, corrupt and other files.
-        reason = "not a JPEG, PNG, WebP, GIF or BMP file" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise DecodeError(f"{path}: cannot read: {reason}") from None
+
+@contextmanager
+def _stored(path: Path) -> Iterator[Any]:
+    """A picture of Pillow, not yet decoded; its errors inside become DecodeErrors."""
+    from PIL import Image, UnidentifiedImageError
+
+    with opened(path) as file:
+        try:
+            # Pillow warns of corrupt metadata, and of large pictures that it accepts.
+            with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as stored:
+                yield stored
+        except Image.DecompressionBombError as error:
+            raise TooLargeError(f"{path}: cannot read: {error}") from None
+        except (OSError, ValueError, SyntaxError) as error:
+            # Pillow raises many types of errors for truncated, corrupt and other files.
+            unknown = isinstance(error, UnidentifiedImageError)
+            reason = "not a JPEG, PNG, WebP, GIF or BMP file" if unknown else str(error)
+            raise DecodeError(f"{path}: cannot read: {reason}") from None
 
 
 def _to_rgb(picture: Any) -> Any:

@@ -26,7 +26,8 @@ __all__ += ["walk_frames"]
 _CONTAINERS = (
     *("mov", "matroska", "avi", "mpeg", "mpegts", "mpegvideo", "m4v", "asf", "flv", "live_flv", "ogg", "mxf", "rm"),
     *("mjpeg", "gif", "apng", "yuv4mpegpipe", "ivf", "h261", "h263", "h264", "hevc", "vvc", "av1", "obu", "vc1"),
-    *("vc1test", "dirac", "cavsvideo", "nut", "nuv", "gxf", "dv", "wtv", "swf", "mjpeg_2000", "jpeg_pipe", "kux"),
+    *("vc1test", "dirac", "cavsvideo", "nut", "nuv", "gxf", "dv", "wtv", "swf", "mjpeg_2000", "kux"),
+    *("jpeg_pipe", "png_pipe", "bmp_pipe", "webp_pipe"),
 )
 _ALONE = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": "none"}
 

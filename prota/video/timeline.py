@@ -10,7 +10,7 @@ import numpy as np
 
 from prota.errors import ProtaError
 
-__all__ = ["DecodeError", "Picture", "Timeline", "Times", "Transform", "end_of", "finished"]
+__all__ = ["DecodeError", "Picture", "Timeline", "Times", "TooLargeError", "Transform", "end_of", "finished"]
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Times = np.ndarray[Any, np.dtype[np.float64]]
@@ -22,6 +22,12 @@ class DecodeError(ProtaError, ValueError):
     """A file whose frames cannot be decoded."""
 
     code = "decode"
+
+
+class TooLargeError(DecodeError):
+    """A file whose frames have more pixels than allowed."""
+
+    code = "too-large"
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from prota.errors import ProtaError
 from prota.platform import Connection, confine, end_with, inherit, limit_memory, receive_file, send_file, unconfined
 from prota.video.opening import given, open_file
 
-__all__ = ["DecodePool", "Outcome", "WorkerError"]
+__all__ = ["MEMORY", "DecodePool", "Outcome", "WorkerError"]
 
 # Seconds for a worker to start; generous, for a machine under load.
 START_LIMIT = 120.0
@@ -61,6 +61,8 @@ class Outcome:
     value: Any
     error: str | None
     seconds: float
+    code: str = ""
+    """That of a `ProtaError`."""
     bug: str = ""
     """The traceback of an error that is neither a `ProtaError` nor one of the system."""
 
@@ -260,42 +262,43 @@ def _work() -> None:
     limit_memory(int(sys.argv[3]))
     from prota.video.decode import load_decoders
 
-    code = tuple(load_decoders())
+    readable = tuple(load_decoders())
     try:
         connection.send_bytes(b"ready")
         while True:
-            _answer(connection, code)
+            _answer(connection, readable)
     except (EOFError, OSError):
         # Not sys.exit: threads of a decoder may hang.
         os._exit(0)
 
 
-def _answer(connection: Connection[Any, Any], code: tuple[Path, ...]) -> None:
+def _answer(connection: Connection[Any, Any], readable: tuple[Path, ...]) -> None:
     path, work = pickle.loads(connection.recv_bytes())
     file = contextlib.nullcontext() if path is None else given(Path(path), receive_file(connection))
     started = time.monotonic()
-    value, error, bug = None, None, ""
+    value, error, code, bug = None, None, "", ""
     with file:
         try:
             # Loaded apart: if importing the job fails, this item fails.
             job, argument = pickle.loads(work)
-            _confine(code)
+            _confine(readable)
             value = job(argument)
         except BaseException as failure:
             error = _line(failure)
+            code = failure.code if isinstance(failure, ProtaError) else ""
             bug = "" if isinstance(failure, ProtaError | OSError | MemoryError) else traceback.format_exc()
     seconds = time.monotonic() - started
     try:
-        message = _dumps((value, error, seconds, bug))
+        message = _dumps((value, error, seconds, code, bug))
     except (AttributeError, TypeError, ValueError, pickle.PicklingError) as failure:
-        message = _dumps((None, f"cannot send the result back: {_line(failure)}", seconds, ""))
+        message = _dumps((None, f"cannot send the result back: {_line(failure)}", seconds, "", ""))
     connection.send_bytes(message)
 
 
 @cache
-def _confine(code: tuple[Path, ...]) -> None:
+def _confine(readable: tuple[Path, ...]) -> None:
     """Before the first job runs, and after its module is imported."""
-    reason = confine(code)
+    reason = confine(readable)
     if reason != unconfined():
         print(f"warning: decoding is not confined: {reason}", file=sys.stderr)
     # Threads that start later are confined, too.
@@ -339,8 +342,8 @@ def _dumps(message: Any) -> bytes:
 
 def _outcome_of(message: bytes) -> Outcome:
     try:
-        value, error, seconds, bug = _Unpickler(io.BytesIO(message)).load()
-        return Outcome(value, None if error is None else str(error), float(seconds), str(bug))
+        value, error, seconds, code, bug = _Unpickler(io.BytesIO(message)).load()
+        return Outcome(value, None if error is None else str(error), float(seconds), str(code), str(bug))
     except Exception as invalid:
         # Invalid pickles raise errors of any type.
         return Outcome(None, f"the decoder sent an invalid result: {_line(invalid)}", 0.0)

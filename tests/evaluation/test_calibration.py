@@ -215,3 +215,11 @@ def test_too_little_to_learn_from() -> None:
         calibrate(Queries.captions(torch.eye(3), torch.arange(3), torch.zeros(3, 2)))
     with pytest.raises(EvaluationError, match="same outcome"):
         calibrate(Queries.captions(torch.zeros(8, 4), torch.arange(8) % 4, torch.zeros(8, 2)))
+
+
+def test_a_match_at_the_cutoff_counts_as_shown() -> None:
+    """As it is in a search."""
+    yes, no = torch.tensor([True, True]), torch.tensor([False, True])
+    trials = calibration._Trials(torch.zeros(2, 1), yes, yes, yes, no, torch.ones(2, dtype=torch.float64))
+    refused, kept = calibration._refused_and_kept(torch.tensor([0.5, 0.5]), trials, 0.5)
+    assert (refused, kept) == (0.0, 1.0)

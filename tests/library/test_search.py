@@ -334,3 +334,11 @@ def test_pictures_are_found_beside_videos_and_filters_know_them(tmp_path: Path, 
         found("kind = 3 +")
     picture = next(hit for hit in library.search("red").hits if hit.video.kind == "picture")
     assert picture.start == picture.best == picture.end == 0.0
+
+
+def test_a_probability_equal_to_the_cutoff_is_a_good_match(library: Library) -> None:
+    found = library.search("red on the left", k=3)
+    probable = [replace(hit, probability=value) for hit, value in zip(found.hits, (0.51, 0.5, 0.49), strict=True)]
+    results = replace(found, hits=probable, cutoff=0.5)
+    assert [hit.probability for hit in results.good] == [0.51, 0.5]
+    assert [moment["weaker"] for moment in results.to_dict()["moments"]] == [False, False, True]

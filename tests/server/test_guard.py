@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
+from starlette.types import Message
 
 from prota.server.guard import COOKIE
 from tests.server.worlds import World, client_of
@@ -152,3 +155,50 @@ def test_opening_the_page_with_the_token_once(world: World) -> None:
         assert "url=/?q=%22%3E%3Cscript" in entered.text
         assert client.get("/api/v1/library").status_code == 200
         assert client.get("/api/v1/library", headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs", "/api/v1/search/like"])
+@pytest.mark.parametrize("limits", [{"body_silence": 0.05}, {"body_timeout": 0.1}])
+def test_a_body_that_comes_slowly_is_not_waited_for(path: str, limits: dict[str, float], world: World) -> None:
+    """One that stops, and one that never ends."""
+    kind = b"multipart/form-data; boundary=x" if path.endswith("like") else b"application/json"
+    pieces = iter([b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'])
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        piece = next(pieces, None)
+        if piece is None and "body_silence" in limits:
+            await asyncio.Event().wait()
+        if piece is None:
+            await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": piece or b"0", "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+        "scheme": "http",
+        "headers": [(b"host", b"127.0.0.1:8000"), (b"content-type", kind)], "server": ("127.0.0.1", 8000),
+        "client": ("127.0.0.1", 9), "http_version": "1.1",
+    }  # fmt: skip
+    with client_of(world, allow=(world.videos,), **limits) as client:
+        asking = client.portal
+        assert asking is not None
+        asking.call(client.app, scope, receive, send)
+    assert sent[0]["status"] == 408
+    assert (b"connection", b"close") in sent[0]["headers"]
+
+
+def test_tokens_are_compared_in_constant_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison of hmac decides, whatever is sent."""
+    shown = {"Authorization": f"Bearer {TOKEN}"}
+    with client_of(world, token=TOKEN) as client:
+        for answer in (True, False):
+            monkeypatch.setattr(hmac, "compare_digest", lambda *_, answer=answer: answer)
+            for headers in (shown, {"Authorization": "Bearer wrong"}, {"Cookie": f"{COOKIE}=wrong"}):
+                assert client.get("/api/v1/library", headers=headers).status_code == (200 if answer else 401)
+            for token in (TOKEN, "wrong"):
+                client.cookies.clear()
+                assert client.get("/", params={"token": token}).status_code == (200 if answer else 401)
+                client.cookies.clear()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import itertools
 import tempfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,6 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from starlette.requests import Request
 
-from prota.server import uploads
 from prota.server.problems import ProblemError
 from prota.server.uploads import kind_of, received
 from tests.library.worlds import write_clips
@@ -124,26 +122,6 @@ def test_no_more_is_taken_in_than_is_allowed() -> None:
     assert taken <= 5
 
 
-def test_who_sends_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
-    pieces = itertools.chain([head], itertools.repeat(b"0"))
-
-    async def receive() -> dict[str, object]:
-        await asyncio.sleep(0.02)
-        return {"type": "http.request", "body": next(pieces), "more_body": True}
-
-    async def upload() -> None:
-        headers = [(b"content-type", b"multipart/form-data; boundary=x")]
-        async with received(Request({"type": "http", "headers": headers}, receive), 2**20):
-            pass
-
-    monkeypatch.setattr(uploads, "_RECEIVING", 0.1)
-    # In a thread of its own: a browser that other tests have open keeps a loop running in this one.
-    with ThreadPoolExecutor(1) as thread, pytest.raises(ProblemError, match="timed out") as caught:
-        thread.submit(asyncio.run, upload()).result()
-    assert caught.value.status == 408
-
-
 def test_pictures_that_are_huge_in_memory(client: TestClient) -> None:
     def chunk(name: bytes, data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + name + data + zlib.crc32(name + data).to_bytes(4, "big")
@@ -153,6 +131,25 @@ def test_pictures_that_are_huge_in_memory(client: TestClient) -> None:
         header = chunk(b"IHDR", size + size + b"\x08\x02\0\0\0")
         bomb = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 10**6)) + chunk(b"IEND", b"")
         assert client.post(LIKE, files={"file": bomb}).status_code == 413
+
+
+@pytest.mark.process
+def test_a_picture_whose_header_takes_ages_is_not_looked_at_here(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JPEG of empty comments: Pillow reads each of them before it knows the size."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, "JPEG")
+    whole = file.getvalue()
+    content = whole[:2] + b"\xff\xfe\x00\x02" * 500_000 + whole[2:]
+
+    def looked(*_: object, **options: object) -> None:
+        raise AssertionError("uploads are decoded in workers")
+
+    monkeypatch.setattr(Image, "open", looked)
+    with client_of(world, decode_timeout=0.5) as client:
+        answer = client.post(LIKE, files={"file": content})
+        assert answer.status_code == 422
+        assert client.get("/healthz").status_code == 200
+    assert left_over() == []
 
 
 @pytest.mark.process

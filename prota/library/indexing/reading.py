@@ -16,7 +16,9 @@ from PIL import Image
 
 from prota.library.segments import Cut, SegmentPlan, plan
 from prota.video.decode import DecodeError, Timeline, decode_chosen
+from prota.video.pictures import is_picture, picture_size
 from prota.video.shots import shot_boundaries
+from prota.video.timeline import TooLargeError
 from prota.video.transforms import Extent, to_square
 
 __all__ = ["PART", "ReadRequest", "VideoContent", "read_video", "remaining"]
@@ -53,6 +55,8 @@ class ReadRequest:
     """Shot boundaries in seconds if known; else they are computed if the plan has `shots`."""
     counted: bool | None = None
     """If known, whether the first part counted frames by decoding all: all parts have one timeline."""
+    most_pixels: int = 0
+    """Larger frames are rejected; 0: only pictures that are larger than Pillow reads."""
     total: int | None = None
     """If known, the number of all segments in the first part; another number means that the file has changed."""
 
@@ -108,7 +112,8 @@ def read_video(request: ReadRequest) -> VideoContent:
         raise DecodeError(_line(f"{request.path}: cannot read the file: {error.strerror or error}")) from error
     except ValueError as error:
         text = str(error)
-        raise DecodeError(_line(text if str(request.path) in text else f"{request.path}: {text}")) from error
+        kind = TooLargeError if isinstance(error, TooLargeError) else DecodeError
+        raise kind(_line(text if str(request.path) in text else f"{request.path}: {text}")) from error
 
 
 def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
@@ -119,11 +124,15 @@ def remaining(request: ReadRequest, content: VideoContent) -> list[ReadRequest]:
 
 
 def _read(request: ReadRequest) -> VideoContent:
+    if request.most_pixels and is_picture(Path(request.path)):
+        # Before it is decoded.
+        _check_size(request, *picture_size(Path(request.path)))
     cuts = None
     if request.plan.shots:
         cuts = shot_boundaries(request.path) if request.cuts is None else request.cuts
 
     def segments(timeline: Timeline) -> tuple[list[Cut], int]:
+        _check_size(request, timeline.width, timeline.height)
         found = plan(timeline.times, timeline.duration, request.plan, cuts or ())
         part = found[request.first : request.first + request.count]
         if request.total not in (None, len(found)):
@@ -171,6 +180,12 @@ def _telling(frames: Integers, contrast: Floats) -> int:
     """The frame of a segment for its thumbnail: the middle one, if it shows anything."""
     middle = int(frames[len(frames) // 2])
     return middle if contrast[middle] >= FLAT else int(frames[contrast[frames].argmax()])
+
+
+def _check_size(request: ReadRequest, width: int, height: int) -> None:
+    if 0 < request.most_pixels < width * height:
+        limit = f"the limit is {request.most_pixels / 1e6:.0f} megapixels"
+        raise TooLargeError(f"{request.path}: frames of {width} x {height} pixels are too large; {limit}")
 
 
 def _shown(frame: Picture, size: int, extent: Extent) -> tuple[Picture, bytes, float]:

@@ -18,8 +18,9 @@ from prota.library.storage.schema import one_of
 from prota.library.tokens import encode_video, stored_tokens
 from prota.model.prota import ProTA
 from prota.video.sampling import SAME_TIME
+from prota.video.timeline import TooLargeError
 from prota.video.walk import content_id
-from prota.workers.process_pool import DecodePool
+from prota.workers.process_pool import MEMORY, DecodePool
 
 __all__ = ["CaptionMatch", "clip_query", "match_captions", "stored_query"]
 
@@ -27,12 +28,14 @@ __all__ = ["CaptionMatch", "clip_query", "match_captions", "stored_query"]
 class _Reader:
     """Reads segments of a file in parts, in a worker process with limits."""
 
-    def __init__(self, model: ProTA, path: Path, pool: DecodePool) -> None:
+    def __init__(self, model: ProTA, path: Path, pool: DecodePool, most_pixels: int = 0) -> None:
         if not path.is_file():
             hint = "; for a range of a file use FILE@START-END in seconds" if "@" in path.name else ""
             raise LibraryError(f"{path}: " + ("is a folder" if path.is_dir() else f"no such file{hint}"))
         encoder = model.config.encoder
-        self.request = ReadRequest(path.absolute(), SegmentPlan(encoder.frames), encoder.image_size, encoder.picture)
+        self.request = ReadRequest(
+            path.absolute(), SegmentPlan(encoder.frames), encoder.image_size, encoder.picture, most_pixels=most_pixels
+        )
         self.pool = pool
 
     def read(self, first: int = 0, count: int = PART) -> VideoContent:
@@ -41,7 +44,7 @@ class _Reader:
         ((_, outcome),) = self.pool.run(read_video, [("clip", request)])
         # Also for a bug: under a memory limit, a worker may fail anywhere.
         if outcome.error is not None:
-            raise LibraryError(outcome.error)
+            raise TooLargeError(outcome.error) if outcome.code == TooLargeError.code else LibraryError(outcome.error)
         content: VideoContent = outcome.value
         if first == 0:
             self.request = replace(self.request, counted=content.counted)
@@ -74,13 +77,15 @@ class _Reader:
         return self.read(self.read(count=1).total // 2, 1)
 
 
-def clip_query(model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = 0) -> Query:
+def clip_query(
+    model: ProTA, clip: ClipRange, timeout: float = 300.0, memory: int = MEMORY, *, most_pixels: int = 0
+) -> Query:
     """A query for moments similar to one segment of a clip: the one that covers most of the range, or the middle one.
 
-    ``memory``: the most bytes for decoding; 0: no limit.
+    ``memory``: the most bytes for decoding; 0: no limit. ``most_pixels``: a TooLargeError for larger frames.
     """
     with DecodePool(1, timeout, memory) as pool:
-        reader = _Reader(model, clip.path, pool)
+        reader = _Reader(model, clip.path, pool, most_pixels)
         content = reader.middle() if clip.start is None else reader.around(clip.start)
     name = clip.path.name
     if clip.start is not None and clip.end is not None:

@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from prota.cli.options import (
+    FPS,
     INTERRUPTED,
     AsJson,
     Device,
+    Frames,
     LibraryPlace,
     ModelName,
+    Overlap,
     RayAddress,
+    Shots,
     Timeout,
+    Wait,
     Workers,
     connected,
     print_json,
@@ -49,20 +54,16 @@ def index(
     paths: Paths,
     library: LibraryPlace = "library",
     model: ModelName = None,
-    fps: Annotated[float, typer.Option(min=0.01, metavar="FPS", help="frames sampled per second")] = 1.0,
-    frames: Annotated[
-        int, typer.Option(min=0, metavar="N", help="frames per segment; 0: the maximum of the model")
-    ] = 0,
-    overlap: Annotated[
-        float, typer.Option(min=0, max=0.9, metavar="SHARE", help="overlap of consecutive segments")
-    ] = 0.5,
+    fps: FPS = 1.0,
+    frames: Frames = 0,
+    overlap: Overlap = 0.5,
     pictures: Pictures = True,
-    shots: Annotated[bool, typer.Option("--shots", help="detect cuts; no segment crosses one")] = False,
+    shots: Shots = False,
     prune: Annotated[bool, typer.Option("--prune", help="remove videos whose files are missing")] = False,
     retry: Annotated[bool, typer.Option("--retry", help="retry files that failed before")] = False,
     workers: Workers = 0,
     timeout: Timeout = 300.0,
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="time to wait for another writer")] = 0.0,
+    wait: Wait = 0.0,
     device: Device = "auto",
     ray: RayAddress = None,
     as_json: AsJson = False,

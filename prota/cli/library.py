@@ -1,15 +1,32 @@
-"""`prota library info|verify|compact|merge|export|remove`."""
+"""`prota library info|verify|repair|compact|merge|export|remove`."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from prota.cli.commands import App
-from prota.cli.options import AsJson, LibraryPlace, print_json, require_library
+from prota.cli.options import (
+    FPS,
+    AsJson,
+    Device,
+    Frames,
+    LibraryPlace,
+    ModelName,
+    Overlap,
+    Shots,
+    Wait,
+    print_json,
+    require_library,
+    require_model,
+)
 from prota.cli.progress import duration
+
+if TYPE_CHECKING:
+    from prota.library.manage import Repaired
 
 __all__ = ["app"]
 
@@ -65,6 +82,58 @@ def verify(
         raise typer.Exit(1)
     if not as_json:
         typer.echo(f"{library}: intact")
+
+
+@app.command()
+def repair(
+    library: LibraryPlace = "library",
+    model: ModelName = None,
+    fps: FPS = 1.0,
+    frames: Frames = 0,
+    overlap: Overlap = 0.5,
+    shots: Shots = False,
+    wait: Wait = 0.0,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Restore what is corrupt or missing in a library, or drop it and index its files again.
+
+    Give --fps, --frames, --overlap and --shots as for `prota index`. Exit status 1 if something is lost or could not be
+    indexed again.
+    """
+    require_library(library)
+    if model is not None:
+        require_model(model)
+    from prota.library import manage
+
+    done = manage.repair(library, wait)
+    if not as_json:
+        _show_repair(done)
+    bad: dict[str, str] = {}
+    if done.again:
+        from prota.library.library import Library
+
+        plan: dict[str, Any] = {"fps": fps, "frames": frames, "overlap": overlap, "shots": shots}
+        bad = Library(library, model, device=device).index(done.again, retry=True, wait=wait, **plan).bad
+    if as_json:
+        print_json({"library": library, **asdict(done), "bad": bad}, indent=2)
+    else:
+        for path, reason in bad.items():
+            typer.echo(f"bad: {path}: {reason}", err=True)
+        typer.echo(f"{library}: {'intact' if done.nothing else 'repaired'}")
+    if done.lost or done.missing or bad:
+        raise typer.Exit(1)
+
+
+def _show_repair(done: Repaired) -> None:
+    for note in done.notes:
+        typer.echo(note)
+    for path in done.again:
+        typer.echo(f"dropped, to be indexed again: {path}")
+    for path in done.lost:
+        typer.echo(f"lost, the file no longer exists: {path}", err=True)
+    for problem in done.missing:
+        typer.echo(f"lost: {problem}; index your folders again with `prota index FOLDER`", err=True)
 
 
 @app.command()

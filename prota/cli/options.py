@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from prota.evaluation.report import SystemUnderTest
 
 __all__ = [
+    "FPS",
     "INTERRUPTED",
     "AllowMissing",
     "AsJson",
@@ -33,13 +34,17 @@ __all__ = [
     "ConfigFile",
     "Data",
     "Device",
+    "Frames",
     "LibraryPlace",
     "ModelName",
+    "Overlap",
     "Overrides",
     "RayAddress",
+    "Shots",
     "SplitName",
     "StartModel",
     "Timeout",
+    "Wait",
     "Workers",
     "connected",
     "cores",
@@ -115,6 +120,12 @@ Device = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
+FPS = Annotated[float, typer.Option(min=0.01, metavar="FPS", help="frames sampled per second")]
+Frames = Annotated[int, typer.Option(min=0, metavar="N", help="frames per segment; 0: the maximum of the model")]
+Overlap = Annotated[float, typer.Option(min=0, max=0.9, metavar="SHARE", help="overlap of consecutive segments")]
+Shots = Annotated[bool, typer.Option("--shots", help="detect cuts; no segment crosses one")]
+Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="time to wait for another writer")]
+
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -135,7 +146,9 @@ def require_paths(*paths: Path | str) -> None:
 
 def require_library(library: str) -> None:
     """NotFoundError if a folder contains no library. An object store is asked when the library is opened."""
-    if ":/" not in library and not Path(library, "library.json").is_file():
+    # One that has lost its description is for `prota library repair`.
+    traces = ("library.json", "head.json", "spare", "segments.lance")
+    if ":/" not in library and not any(Path(library, name).exists() for name in traces):
         raise NotFoundError.library(library)
 
 

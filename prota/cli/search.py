@@ -97,6 +97,11 @@ def search(
         if results.query.cut and not as_json:
             length = lib.model.config.encoder.text_length
             typer.echo(f"query truncated to {length} tokens, the limit of the model", err=True)
+        if results.damaged and not as_json:
+            typer.echo(
+                f"{results.damaged} corrupt segments were left out: run `prota library repair --library {library}`",
+                err=True,
+            )
         best = best or next(iter(results), None)
         if as_json:
             print_json(_as_dict(results, explain))

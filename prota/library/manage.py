@@ -1,4 +1,4 @@
-"""Manage a library: info, verify, compact, merge, export, remove."""
+"""Manage a library: info, verify, repair, compact, merge, export, remove."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,18 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from prota.files import publish
-from prota.library.records import Bools, Floats, LibraryError, ModelStamp, VideoRecord
+from prota.library.records import DamagedError, LibraryError, VideoRecord
+from prota.library.storage import repair as storage_repair
+from prota.library.storage.faults import row_faults
 from prota.library.storage.location import Where, short
 from prota.library.storage.reader import Snapshot
-from prota.library.storage.schema import OF_CONTENT, Catalogue, as_stored, block, number_columns, original, stored
-from prota.library.storage.versions import RESTORE, read_library
+from prota.library.storage.schema import CHECK, OF_CONTENT, checked_groups, damaged_rows, original, stored, with_checks
+from prota.library.storage.versions import DATASETS, read_library
 from prota.library.storage.writer import GRACE, Writer
 
-__all__ = ["compact", "export", "info", "merge", "remove", "verify"]
+__all__ = ["Repaired", "compact", "export", "info", "merge", "remove", "repair", "verify"]
 
-# fp16 has 11 significant bits.
-UNIT_TOLERANCE = 2e-3
+Repaired = storage_repair.Repaired
 # Shorter prefixes of ids would match by chance.
 SHORTEST_ID = 8
 
@@ -59,14 +60,14 @@ def verify(folder: Where, deep: bool = False) -> list[str]:
     """Problems of a library, a sentence each; `deep` also compares every file with its recorded hash."""
     try:
         snapshot = Snapshot.open(folder)
-        problems = list(_stored_problems(snapshot))
+        problems = [*_stored_problems(snapshot), *_unused_problems(snapshot)]
         if deep:
             problems += [problem for video in snapshot.videos() for problem in _file_problems(video)]
         return problems
     except LibraryError as error:
         return [str(error)]
-    except (ValueError, OSError, LookupError) as error:
-        return [f"{folder} is corrupt ({short(error)}): {RESTORE}"]
+    except (ValueError, OSError, LookupError, RuntimeError) as error:
+        return [str(DamagedError.at(folder, f"{folder} is corrupt ({short(error)})"))]
 
 
 def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
@@ -74,13 +75,11 @@ def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
     indices: dict[str, list[int]] = defaultdict(list)
     wrong: Counter[tuple[str, str]] = Counter()
     catalogue, stamp = snapshot.catalogue, snapshot.stamp
-    columns = ["video_id", "index", *OF_CONTENT, *number_columns(stamp)]
-    for batch in snapshot.batches(columns):
+    for batch in snapshot.batches(snapshot.columns):
         ids = batch.column("video_id").to_pylist()
         for video_id, index in zip(ids, batch.column("index").to_pylist(), strict=True):
             indices[video_id].append(index)
-        faults = _number_faults(batch, stamp) | _copy_faults(batch, catalogue)
-        for fault, rows in faults.items():
+        for fault, rows in row_faults(batch, stamp, catalogue).items():
             wrong.update((ids[row], fault) for row in np.flatnonzero(rows))
     for video in catalogue.records.values():
         found = sorted(indices.get(video.video_id, []))
@@ -99,40 +98,31 @@ def _stored_problems(snapshot: Snapshot) -> Iterator[str]:
         yield f"{name}: {fault} in {count} of {len(indices[video_id])} segments"
 
 
-def _number_faults(batch: pa.RecordBatch, stamp: ModelStamp) -> dict[str, Bools]:
-    """The rows that have each possible fault in their numbers."""
-    found = {name: block(batch, name, *shape) for name, (_, shape) in number_columns(stamp).items() if shape}
-    mask, direction = found["mask"].astype(bool), found["direction"].astype(np.float32)
-    start, end = (batch.column(name).to_numpy() for name in ("start", "end"))
-    faults = {
-        "no frames": ~mask.any(1),
-        "directions that are not finite": ~np.isfinite(direction).all((1, 2)),
-        "directions that are not unit vectors": (mask & _not_unit(direction)).any(1),
-        "a pooled vector that is not a unit vector": _not_unit(found["pooled"]),
-        "weights that are not finite": (mask & ~np.isfinite(found["weight"])).any(1),
-        "frames without a time": (mask & ~np.isfinite(found["times"])).any(1),
-        "times that run backwards": ~(start <= end),
-    }
-    if "spread" in found:
-        faults["spreads that are not finite"] = ~np.isfinite(found["spread"]).all((1, 2))
-    return faults
+def _unused_problems(snapshot: Snapshot) -> Iterator[str]:
+    """Problems of files that answers do not depend on."""
+    if not snapshot.index_is_whole:
+        yield f"{snapshot.location}: the vector index is corrupt"
+    for name in DATASETS:
+        for version in storage_repair.versions(snapshot.location, name, snapshot.head)[1]:
+            yield f"{snapshot.location}: the old version {version} of its {name} is corrupt"
+    for path in storage_repair.corrupt_copies(snapshot.location):
+        yield f"{snapshot.location}/spare/{path} is corrupt or missing"
 
 
-def _not_unit(vectors: Floats) -> Bools:
-    result: Bools = ~(np.abs(np.linalg.norm(vectors.astype(np.float32), axis=-1) - 1) < UNIT_TOLERANCE)
-    return result
+def repair(folder: Where, wait: float = 0.0) -> Repaired:
+    """Make a library whole: restore what has a copy, drop what is corrupt. `Library.index` makes it again.
 
-
-def _copy_faults(batch: pa.RecordBatch, catalogue: Catalogue) -> dict[str, Bools]:
-    """The rows that differ from their video in the properties of its content."""
-    ids = batch.column("video_id").to_pylist()
-    owners = {video_id: owner for video_id in set(ids) if (owner := catalogue.owner(video_id)) is not None}
-    wrong = np.zeros(len(ids), dtype=bool)
-    for name in OF_CONTENT:
-        expected = {video_id: as_stored(getattr(owner, name)) for video_id, owner in owners.items()}
-        found = zip(ids, batch.column(name).to_pylist(), strict=True)
-        wrong |= [video_id in expected and value != expected[video_id] for video_id, value in found]
-    return {"another video's properties": wrong}
+    Example
+    -------
+    >>> import prota
+    >>> from prota.library.manage import repair
+    >>> repaired = repair("lib")
+    >>> repaired.nothing
+    True
+    >>> if repaired.again:
+    ...     prota.Library("lib").index(repaired.again)
+    """
+    return storage_repair.repair(folder, wait)
 
 
 def _file_problems(video: VideoRecord) -> Iterator[str]:
@@ -199,7 +189,18 @@ def _merge(writer: Writer, source: Snapshot) -> None:
         else:
             videos.append(replace(video, path=path))
             fresh |= {video.video_id} if video.whole else set()
-    writer.commit_rows(videos, fresh, lambda: source.batches(source.columns, of=fresh))
+    writer.commit_rows(videos, fresh, lambda: _rows_of(source, fresh))
+
+
+def _rows_of(source: Snapshot, contents: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """The segments of some contents; DamagedError if one of them is corrupt."""
+    for batch in source.batches(source.columns, of=contents):
+        if CHECK not in batch.schema.names:
+            yield with_checks(batch, source.stamp)
+            continue
+        if any(wrong.any() for wrong in damaged_rows(batch, source.stamp, checked_groups(source.stamp)).values()):
+            raise DamagedError.at(source.location, f"cannot merge {source.location}: it has corrupt segments")
+        yield batch
 
 
 def export(folder: Where, path: Path) -> None:
@@ -211,6 +212,7 @@ def export(folder: Where, path: Path) -> None:
         what = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise LibraryError(f"cannot export to {path}: {what}")
     snapshot = Snapshot.open(folder)
+    snapshot.require(range(snapshot.count()), "place", "content")
     table = snapshot.segments().drop_columns("row")
     owners = {video.video_id: video for video in snapshot.catalogue.owners()}
     paths: dict[str, list[str]] = defaultdict(list)

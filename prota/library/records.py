@@ -10,7 +10,8 @@ import numpy as np
 from prota.errors import ProtaError
 from prota.video.walk import FoundFile
 
-__all__ = ["EXACT_SEGMENTS", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens", "VideoRecord", "clock"]
+__all__ = ["EXACT_SEGMENTS", "DamagedError", "LibraryError", "ModelStamp", "SegmentBatch", "SegmentTokens"]
+__all__ += ["VideoRecord", "clock"]
 
 # Up to this number all segments are scored; larger libraries use a vector index to find candidates.
 EXACT_SEGMENTS = 20_000
@@ -23,6 +24,16 @@ class LibraryError(ProtaError, ValueError):
     """An invalid use or state of a library that its user can correct."""
 
     code = "library"
+
+
+class DamagedError(LibraryError):
+    """A library whose files differ from what was written."""
+
+    code = "damaged"
+
+    @classmethod
+    def at(cls, place: object, problem: str) -> DamagedError:
+        return cls(f"{problem}: run `prota library repair --library {place}`")
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,7 @@ class Search(Task):
             partial=results.coverage.partial,
             shards=results.coverage.shards,
             shards_answered=results.coverage.answered,
+            damaged=results.damaged,
             moments=[_moment(hit, version) for hit in shown],
             weaker=[_moment(hit, version) for hit in results.hits if hit not in shown],
         )
@@ -260,6 +261,7 @@ def timeline(library: LibraryVersion, video_id: str, query: Query | None = None)
     """All segments of a video in order, with scores if there is a query."""
     table = library.snapshot.segments(["row", "start", "end"], one_of("video_id", [video_id])).to_pydict()
     rows: list[int] = table["row"]
+    library.snapshot.require(rows, "place", "tokens")
     scores: list[float] | list[None] = [None] * len(rows)
     relevance: list[float] | list[None] = [None] * len(rows)
     if query is not None and library.view is not None:

@@ -100,7 +100,7 @@ class Answer(BaseModel):
 
     model_config = _example(
         query="a dog jumps into water", cut=False, no_good_match=False, version=3, took_ms=14.2, partial=False,
-        shards=1, shards_answered=1, moments=[_MOMENT], weaker=[],
+        shards=1, shards_answered=1, damaged=0, moments=[_MOMENT], weaker=[],
     )  # fmt: skip
 
     query: str
@@ -111,6 +111,7 @@ class Answer(BaseModel):
     partial: bool = Field(False, description="whether some shards did not answer in time")
     shards: int = Field(1, description="shards of the library")
     shards_answered: int = Field(1, description="shards that answered")
+    damaged: int = Field(0, description="corrupt segments that were left out; `prota library repair` mends the library")
     moments: list[MomentFound] = Field(description="good matches")
     weaker: list[MomentFound] = Field(description="results below the calibrated threshold")
 

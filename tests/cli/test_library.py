@@ -18,6 +18,7 @@ from prota.cli.search import _short
 from prota.files import hold
 from prota.library.search.hits import Results
 from prota.library.search.view import View
+from prota.library.storage.reader import Snapshot
 from tests.cli.test_commands import prota, succeeds
 from tests.library.mutants import index_mutants, write_mutants
 from tests.library.object_store import BUCKET, serving
@@ -192,6 +193,34 @@ def test_upkeep_as_json(world: Path, tmp_path: Path) -> None:
     for arguments, segments in ((("compact",), 3), (("merge", world / "lib"), 3), (("remove", clip), 2)):
         assert json.loads(succeeds("library", *arguments, *place))["segments"] == segments
     assert Path(json.loads(succeeds("library", "export", tmp_path / "rows.jsonl", *place))["file"]).is_file()
+
+
+def test_a_corrupt_library_says_so_and_is_repaired(world: Path, tmp_path: Path) -> None:
+    library = tmp_path / "lib"
+    shutil.copytree(world / "lib", library)
+    place = ("-l", library, "--device", "cpu")
+    whole = json.loads(succeeds("search", "red", *place, "--json"))
+    tokens = Snapshot.open(library).tokens([0]).direction.tobytes()
+    for path in (library / "segments.lance" / "data").iterdir():
+        path.write_bytes(path.read_bytes().replace(tokens, bytes(len(tokens))))
+    (library / "library.json").unlink()
+    for command in ("search red", "library info", "library verify", "library compact"):
+        result = prota(*command.split(), "-l", library)
+        assert result.returncode == 1
+        assert "prota library repair" in result.stdout + result.stderr
+    said = prota("library", "repair", *place)
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.count("to be indexed again: ") == 1
+    assert json.loads(succeeds("search", "red", *place, "--json")) == whole | {"damaged": 0}
+    assert json.loads(succeeds("library", "repair", *place, "--json"))["again"] == []
+    # Corrupt segments alone: the others are found, and a line says what is missing.
+    tokens = Snapshot.open(library).tokens([0]).direction.tobytes()
+    for path in (library / "segments.lance" / "data").iterdir():
+        path.write_bytes(path.read_bytes().replace(tokens, bytes(len(tokens))))
+    result = prota("search", "red", *place)
+    assert result.returncode == 0
+    assert (result.stdout.count(".mp4"), result.stderr.count("prota library repair")) == (2, 1)
+    assert json.loads(succeeds("search", "red", *place, "--json"))["damaged"] == 1
 
 
 @pytest.mark.s3

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
-from prota.library.storage.location import Where
+from prota.library.storage.location import Location, Where
 from prota.library.storage.reader import Snapshot
+from prota.library.storage.versions import DATASETS, dataset, read_head, write_head
 from prota.library.storage.writer import Writer
 
 M, D = 3, 4
@@ -59,6 +60,12 @@ def fill(folder: Named, names: Sequence[str] = ("a", "b"), count: int = 3, stamp
         for name in names:
             store.commit([video(name, count)], [segments(name, count, spread=stamp.spread)])
     return folder
+
+
+def name_newest(folder: Path) -> None:
+    """The head names the newest versions, whoever made them."""
+    location = Location.of(folder)
+    write_head(location, read_head(location), *(dataset(location, name) for name in DATASETS))
 
 
 def seen(folder: Where) -> dict[str, int]:

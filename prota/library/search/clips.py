@@ -111,6 +111,7 @@ def stored_query(view: View, video: VideoRecord, start: float, end: float) -> Qu
     if covered < 0 or (covered == 0 and video.kind != "picture"):
         return None
     tokens = stored_tokens(view.snapshot.tokens([table["row"][place]]), view.device)
+    view.snapshot.require([table["row"][place]], "place", "tokens")
     # Exclude both the range and the segment that stands for it.
     around = (video.video_id, min(table["start"][place], start), max(table["end"][place], end))
     return Query(f"like {Path(video.path).stem}", tokens, like=around)

@@ -112,6 +112,8 @@ class Results(Sequence[Hit]):
     cutoff: float
     """The least probability of a good match."""
     coverage: Coverage
+    damaged: int = 0
+    """Segments that were left out because they differ from their checksums; `prota library repair` mends them."""
 
     def __len__(self) -> int:
         return len(self.good)
@@ -141,5 +143,6 @@ class Results(Sequence[Hit]):
         good = self.good
         moments = [{**hit.to_dict(), "weaker": hit not in good} for hit in self.hits]
         return {
-            "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match
+            "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match,
+            "damaged": self.damaged,
         }  # fmt: skip

@@ -90,13 +90,17 @@ class View:
             # A short ranking holds all segments that pass the filter; of a full one their number is unknown.
             searched = len(ranked[0]) if len(ranked[0]) < asked else self.snapshot.count()
             cutoff = 0.0 if self.model.relevance is None else self.model.relevance.fit.cutoff
-            results.append(Results(query, self._hits(query, moments, searched), cutoff, coverage))
+            while self.snapshot.damaged([row for moment in moments for row in moment.rows], "tokens").any():
+                # Without those that are now known to be corrupt.
+                moments = self._moments(query, ranked, k)
+            hits = self._hits(query, moments, searched)
+            results.append(Results(query, hits, cutoff, coverage, self.snapshot.damage))
         return results
 
     def _moments(self, query: Query, ranked: Ranked, k: int) -> list[Moment]:
-        """The k best moments of ranked rows, without missing files and the query clip itself."""
-        rows, scores = ranked
-        table = self.snapshot.segments(["video_id", "start", "end"], rows=rows.tolist()).to_pydict()
+        """The k best moments of ranked rows, without missing files, corrupt rows and the query clip itself."""
+        places, sound = self.snapshot.places(ranked[0])
+        rows, scores, table = ranked[0][sound], ranked[1][sound], places.to_pydict()
         columns = zip(rows, table["video_id"], table["start"], table["end"], scores, strict=True)
         segments = [
             Moment(int(row), video_id, start, end, float(score))
@@ -174,6 +178,7 @@ class View:
 
     def explain(self, query: Query, row: int) -> MomentExplanation:
         """Explain the score of a segment for a text."""
+        self.snapshot.require([row], "place", "tokens")
         (times,) = self._times([row])
         table = self.snapshot.segments(["start", "end"], rows=[row]).to_pydict()
         segment = Segment(table["start"][0], table["end"][0], times)

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,14 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prota.files import hold, write_atomically
-from prota.library.records import LibraryError
+from prota.library.records import DamagedError, LibraryError
 from prota.platform import sync
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 __all__ = ["Bucket", "ConflictError", "Folder", "Location", "RefusedError", "Release", "SmallFile", "UnreachableError"]
-__all__ += ["Where", "flush", "short"]
+__all__ += ["Where", "contained", "flush", "short"]
 
 # A single slash after the scheme: the address was converted to a Path.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?:/)?(.*)", re.DOTALL)
@@ -38,6 +39,9 @@ SCHEMES = ("s3", "gs", "az")
 # Seconds for an answer and a connection, and how long requests are retried.
 TIMEOUT, CONNECT_TIMEOUT, RETRIES, RETRY_SECONDS = 60, 10, 7, 180
 LAST_VERSION = 2**64 - 1
+# How Lance reports files that it cannot decode.
+UNDECODABLE = re.compile(r"corrupt|LanceError|Lance file|panicked|Task was aborted", re.IGNORECASE)
+PANIC = "PanicException"
 # Seconds before the n-th retry of a conditional write, which the client does not retry: n times this.
 PAUSE = 0.3
 
@@ -82,6 +86,17 @@ def short(error: BaseException) -> str:
         text,
     )
     return text.replace("Invalid user input: ", "").replace("External error: ", "") or type(error).__name__
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Raise a panic of Lance over a corrupt file, which is no `Exception`, as an OSError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != PANIC:
+            raise
+        raise OSError(f"Lance panicked: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -170,6 +185,17 @@ class Location(ABC):
     def discard(self, name: str, after: int | None = None) -> None:  # noqa: B027
         """In a folder, delete the versions of a dataset after this one, or those that a power cut left empty."""
 
+    def content(self, name: str) -> bytes:
+        """In a folder, the content of a file."""
+        raise NotImplementedError
+
+    def keep(self, files: Mapping[str, bytes]) -> None:  # noqa: B027
+        """In a folder, keep copies of these files alone, below ``spare``; the last one makes them count."""
+
+    def checksum(self, folder: str) -> int:
+        """In a folder, a checksum of all files below a folder; 0: not computed."""
+        return 0
+
     @abstractmethod
     def size(self) -> int:
         """Total size of all files in bytes."""
@@ -214,6 +240,10 @@ class Folder(Location):
     def problem(self, error: Exception) -> Exception:
         if os.strerror(errno.ENOSPC) in str(error):
             return LibraryError(f"no space left at {self}: free some and run the same command again")
+        # Lance names the files, without the first slash.
+        text = str(error).replace(str(self.path.absolute()).lstrip("/"), "")
+        if UNDECODABLE.search(text) and os.strerror(errno.EACCES) not in text:
+            return DamagedError.at(self, f"cannot read {self} ({short(error)})")
         return error
 
     def lock(self, wait: float, should_stop: Callable[[], bool]) -> Release:
@@ -253,6 +283,31 @@ class Folder(Location):
             version = LAST_VERSION - int(path.stem)
             if version > after if after is not None else not path.stat().st_size:
                 path.unlink()
+
+    def content(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        spare = self.path / "spare"
+        for name, content in files.items():
+            file = spare / name
+            if not file.parent.is_dir():
+                file.parent.mkdir(parents=True)
+                flush(str(parent) for parent in file.parents if parent.is_relative_to(self.path))
+            if not (file.is_file() and file.read_bytes() == content):
+                write_atomically(file, content)
+        for file in spare.rglob("*"):
+            if file.is_file() and file.relative_to(spare).as_posix() not in files:
+                file.unlink()
+
+    def checksum(self, folder: str) -> int:
+        found = 1
+        for path in sorted((self.path / folder).rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    while block := file.read(2**22):
+                        found = zlib.crc32(block, found)
+        return found
 
     def size(self) -> int:
         total = 0

@@ -16,27 +16,42 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.dataset import serialize_row_addrs
 
-from prota.library.records import Floats, LibraryError, ModelStamp, SegmentTokens, VideoRecord
-from prota.library.storage.location import Location, Where, short
+from prota.library.records import (
+    EXACT_SEGMENTS,
+    Bools,
+    DamagedError,
+    Floats,
+    LibraryError,
+    ModelStamp,
+    SegmentTokens,
+    VideoRecord,
+)
+from prota.library.storage.location import Location, Where, contained, short
 from prota.library.storage.schema import (
+    CHECK,
     FILTERABLE,
     OF_FILE,
     OF_SEGMENT,
     Catalogue,
+    Group,
     block,
+    checked_groups,
+    damaged_rows,
+    damaged_videos,
     filter_table,
     number_columns,
     one_of,
     segment_schema,
     video_records,
 )
-from prota.library.storage.versions import Head, model_stamp, open_at_head, read_library
+from prota.library.storage.versions import Head, index_checks, model_stamp, open_at_head, read_library
 
 __all__ = ["Rows", "Snapshot"]
 
 DESCRIBING = tuple(name for name in FILTERABLE if name not in OF_FILE)
 
 Rows = Sequence[int] | np.ndarray[Any, np.dtype[np.integer[Any]]]
+_CHECKED_AT_ONCE = 4096
 # Filters on `kind` use the duration. Lance accepts CASE only as a function's argument.
 KIND = "lower(CASE WHEN duration = 0 THEN 'picture' ELSE 'video' END)"
 # Quoted text and words of an SQL condition.
@@ -51,6 +66,9 @@ class Snapshot:
         self.location, self.stamp = location, stamp
         self.head, self._videos, self._segments = open_at_head(location, at)
         self._kept_by = lru_cache(maxsize=32)(self._find_kept)
+        self._known: dict[Group, np.ndarray[Any, np.dtype[np.int8]]] = {}
+        """By row: 1 if it agrees with its checksum, -1 if it does not, 0 if it was not read yet."""
+        self._corrupt: set[int] = set()
 
     @classmethod
     def open(cls, where: Where) -> Snapshot:
@@ -71,7 +89,7 @@ class Snapshot:
     @property
     def columns(self) -> list[str]:
         """The columns of the segments."""
-        return list(segment_schema(self.stamp).names)
+        return [name for name in segment_schema(self.stamp).names if name != CHECK or self.has_checks]
 
     @property
     def partitions(self) -> int:
@@ -91,9 +109,14 @@ class Snapshot:
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """All records; read-only."""
+        """All records; read-only. DamagedError if one of them differs from its checksum."""
         with self._reading():
-            return Catalogue(video_records(self._videos.to_table()))
+            table = self._videos.to_table()
+        if wrong := int(damaged_videos(table).sum()):
+            raise DamagedError.at(
+                self.location, f"{self.location}: {wrong} of {len(table)} records of files are corrupt"
+            )
+        return Catalogue(video_records(table))
 
     def videos(self) -> list[VideoRecord]:
         """All records, sorted by path."""
@@ -142,10 +165,75 @@ class Snapshot:
         numbers = self._numbers(table.column("_rowid"))
         return table.drop_columns("_rowid").append_column("row", pa.array(numbers))
 
+    @property
+    def has_checks(self) -> bool:
+        """Whether segments have checksums; not in libraries of older schemas."""
+        return CHECK in self._segments.schema.names
+
+    def damaged(self, rows: Rows, *groups: Group) -> Bools:
+        """Which of these rows differ from their checksums; each row is read once, and remembered."""
+        numbers = self._existing(rows)
+        found = np.zeros(len(numbers), dtype=bool)
+        if not self.has_checks:
+            return found
+        known = [self._known_of(group) for group in groups]
+        new = np.unique(numbers[np.any([state[numbers] == 0 for state in known], axis=0)])
+        for start in range(0, len(new), _CHECKED_AT_ONCE):
+            some = new[start : start + _CHECKED_AT_ONCE]
+            self._remember(self._take(self._checked_columns(*groups), some), some, groups)
+        for state in known:
+            found |= state[numbers] < 0
+        return found
+
+    def places(self, rows: Rows) -> tuple[pa.Table, Bools]:
+        """video_id, start and end of the sound ones of these rows in the order given, and which they are."""
+        numbers = self._existing(rows)
+        if self.count() <= EXACT_SEGMENTS:
+            table = self._places.take(numbers)
+        else:
+            table = self._take(self._checked_columns("place"), numbers)
+            if self.has_checks:
+                self._remember(table, numbers, ["place"])
+        sound = np.array([number not in self._corrupt for number in numbers.tolist()], dtype=bool)
+        return table.select(["video_id", "start", "end"]).filter(sound), sound
+
+    @cached_property
+    def _places(self) -> pa.Table:
+        with self._reading():
+            table = self._segments.to_table(columns=self._checked_columns("place")).combine_chunks()
+        if self.has_checks:
+            self._remember(table, np.arange(len(table)), ["place"])
+        return table.select(["video_id", "start", "end"])
+
+    def _checked_columns(self, *groups: Group) -> list[str]:
+        """The columns of groups, with the checksums if there are any."""
+        names = [name for group in groups for name in checked_groups(self.stamp)[group]]
+        return [*names, CHECK] if self.has_checks else names
+
+    def require(self, rows: Rows, *groups: Group) -> None:
+        """DamagedError if one of these rows differs from its checksum."""
+        if wrong := int(self.damaged(rows, *groups).sum()):
+            raise DamagedError.at(self.location, f"{self.location}: {wrong} of {len(rows)} segments are corrupt")
+
+    @property
+    def damage(self) -> int:
+        """The number of rows that were found to be corrupt so far."""
+        return len(self._corrupt)
+
+    def _known_of(self, group: Group) -> np.ndarray[Any, np.dtype[np.int8]]:
+        if group not in self._known:
+            self._known[group] = np.zeros(self.count(), dtype=np.int8)
+        return self._known[group]
+
+    def _remember(self, table: pa.Table | pa.RecordBatch, rows: Any, groups: Collection[Group]) -> None:
+        for group, wrong in damaged_rows(table, self.stamp, groups).items():
+            self._known_of(group)[rows] = np.where(wrong, -1, 1)
+            self._corrupt.update(rows[wrong].tolist())
+
     def tokens(self, rows: Rows | None = None) -> SegmentTokens:
-        """The tokens of these rows in the order given, or of all."""
+        """The tokens of these rows in the order given, or of all. A range is compared with its checksums: `damaged`."""
         numbers = number_columns(self.stamp)
-        columns = {name: numbers[name] for name in ("direction", "spread", "weight", "mask") if name in numbers}
+        columns = {name: numbers[name] for name in checked_groups(self.stamp)["tokens"]}
         within = range(self.count()) if rows is None else rows
         if not isinstance(within, range) or within.step != 1:
             table = self._take(list(columns), within)
@@ -154,15 +242,19 @@ class Snapshot:
             arrays = {name: np.empty((len(within), *shape), dtype) for name, (dtype, shape) in columns.items()}
             filled = 0
             # In batches: a table of all rows would take the memory twice.
-            for batch in self.batches(list(columns), within=within):
+            for batch in self.batches(self._checked_columns("tokens"), within=within):
+                end = filled + batch.num_rows
                 for name, (_, shape) in columns.items():
-                    arrays[name][filled : filled + batch.num_rows] = block(batch, name, *shape)
-                filled += batch.num_rows
+                    arrays[name][filled:end] = block(batch, name, *shape)
+                if self.has_checks:
+                    self._remember(batch, np.arange(within.start + filled, within.start + end), ["tokens"])
+                filled = end
         mask = arrays["mask"].view(np.bool_)
         return SegmentTokens(arrays["direction"], arrays.get("spread"), arrays["weight"], mask)
 
     def thumbnails(self, rows: Rows) -> list[bytes]:
-        """The thumbnails of these rows, as JPEG files."""
+        """The thumbnails of these rows, as JPEG files; DamagedError if one differs from its checksum."""
+        self.require(rows, "thumbnail")
         return list(self._take(["thumbnail"], rows).column("thumbnail").to_pylist())
 
     def batches(
@@ -189,6 +281,8 @@ class Snapshot:
         With an index, a quarter of its partitions is searched or more, and all of them under a filter; rows that are
         newer than the index are always searched. `within`: a range of rows; `hidden`: contents to leave out.
         """
+        if not self.index_is_whole:
+            raise DamagedError.at(self.location, f"{self.location}: the vector index is corrupt")
         query = {"column": "pooled", "q": np.asarray(vector, np.float32), "k": count, "metric": "cosine"}
         if self.partitions:
             rows = self.count() if within is None else len(within)
@@ -199,6 +293,12 @@ class Snapshot:
             limits = self._limits(where, within, hidden) | {"prefilter": True, "with_row_id": True}
             table = self._segments.scanner(columns=["_distance"], nearest=query, **limits).to_table()
         return self._numbers(table.column("_rowid"))
+
+    @cached_property
+    def index_is_whole(self) -> bool:
+        """Whether the files of the index agree with their checksums: one look at each."""
+        with self._reading():
+            return not self.head.indices or index_checks(self.location, self._segments) == self.head.indices
 
     def _limits(self, where: str | None, within: range | None, hidden: Collection[str]) -> dict[str, Any]:
         """Options of a scan limited by a filter, a range of rows and hidden contents."""
@@ -242,11 +342,15 @@ class Snapshot:
         return owners, pc.index_in(contents, value_set=owners.column("video_id").combine_chunks())
 
     def _take(self, columns: list[str], rows: Rows) -> pa.Table:
+        with self._reading():
+            return self._segments.take(pa.array(self._existing(rows)), columns=columns)
+
+    def _existing(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Row numbers as an array; IndexError for those that do not exist."""
         numbers = np.asarray(rows, dtype=np.int64)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < self.count():
             raise IndexError(f"rows are 0 to {self.count() - 1}")
-        with self._reading():
-            return self._segments.take(pa.array(numbers), columns=columns)
+        return numbers
 
     def _numbers(self, addresses: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Convert Lance's row addresses to row numbers."""
@@ -261,18 +365,20 @@ class Snapshot:
 
     @contextmanager
     def _reading(self, where: str | None = None) -> Iterator[None]:
-        """Translate errors of Lance: an invalid filter, or missing files."""
+        """Translate errors of Lance: an invalid filter, or missing or corrupt files."""
         try:
-            yield
-        except (ValueError, OSError) as error:
+            with contained():
+                yield
+        except (ValueError, OSError, RuntimeError) as error:
             if isinstance(error, LibraryError):
                 raise
-            if where is None or isinstance(error, OSError) or "LanceError(IO)" in str(error):
-                if (problem := self.location.problem(error)) is not error:
+            if where is None or not isinstance(error, ValueError) or "LanceError(IO)" in str(error):
+                if not self.location.exclusive and (problem := self.location.problem(error)) is not error:
                     raise problem from error
-                raise LibraryError(
+                raise DamagedError.at(
+                    self.location,
                     f"cannot read {self.location} ({short(error)}): open it again if it was compacted meanwhile; "
-                    f"otherwise it is corrupt, see `prota library verify --library {self.location}`"
+                    "otherwise it is corrupt",
                 ) from error
             raise LibraryError(
                 f"cannot filter by {where!r}: {_filter_problem(error)}",

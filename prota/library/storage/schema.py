@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from prota.library.records import ModelStamp, SegmentBatch, VideoRecord
+from prota.library.records import Bools, ModelStamp, SegmentBatch, VideoRecord
 
-__all__ = ["FILTERABLE", "OF_CONTENT", "OF_FILE", "OF_SEGMENT", "VIDEO_SCHEMA", "Catalogue", "as_stored", "block"]
-__all__ += ["filter_table", "number_columns", "one_of", "original", "segment_rows", "segment_schema", "stored"]
-__all__ += ["video_records", "video_table"]
+__all__ = ["CHECK", "FILTERABLE", "OF_CONTENT", "OF_FILE", "OF_SEGMENT", "VIDEO_SCHEMA", "Catalogue", "Group"]
+__all__ += ["as_stored", "block", "checked_groups", "damaged_rows", "damaged_videos", "filter_table", "number_columns"]
+__all__ += ["one_of", "original", "segment_rows", "segment_schema", "stored", "video_records", "video_table"]
+__all__ += ["with_checks"]
 
 OF_SEGMENT = ("index", "start", "end")
 OF_CONTENT = ("duration", "width", "height", "fps", "codec")
@@ -44,8 +46,25 @@ VIDEO_SCHEMA = pa.schema(
         ("codec", pa.string()),
         ("segments", pa.int32()),
         ("metadata", pa.string()),
+        ("check", pa.uint32()),
     ]
 )
+
+Group = Literal["place", "content", "tokens", "pooled", "thumbnail"]
+"""Columns of a segment that are read together, and therefore have a checksum of their own."""
+CHECK = "check"
+CHECK_FIELD = pa.field(CHECK, pa.list_(pa.uint32(), len(get_args(Group))))
+
+
+def checked_groups(stamp: ModelStamp) -> dict[Group, tuple[str, ...]]:
+    """The columns of each group; the list in `CHECK` has a checksum of each, in this order."""
+    return {
+        "place": ("video_id", *OF_SEGMENT, "times"),
+        "content": OF_CONTENT,
+        "tokens": tuple(name for name in ("direction", "spread", "weight", "mask") if name in number_columns(stamp)),
+        "pooled": ("pooled",),
+        "thumbnail": ("thumbnail",),
+    }
 
 
 def number_columns(stamp: ModelStamp) -> dict[str, tuple[type[np.generic], tuple[int, ...]]]:
@@ -69,7 +88,8 @@ def segment_schema(stamp: ModelStamp) -> pa.Schema:
     for name, (dtype, shape) in number_columns(stamp).items():
         kind = pa.from_numpy_dtype(dtype)
         columns.append(pa.field(name, pa.list_(kind, math.prod(shape)) if shape else kind))
-    return pa.schema([*columns, pa.field("thumbnail", pa.binary()), *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT)])
+    columns += [pa.field("thumbnail", pa.binary()), *(VIDEO_SCHEMA.field(name) for name in OF_CONTENT)]
+    return pa.schema([*columns, CHECK_FIELD])
 
 
 def stored(text: str) -> str:
@@ -91,27 +111,96 @@ def one_of(column: str, values: Iterable[str]) -> str:
 
 def video_table(videos: Sequence[VideoRecord]) -> pa.Table:
     """Convert records to rows."""
-    rows: dict[str, list[Any]] = {name: [getattr(video, name) for video in videos] for name in VIDEO_SCHEMA.names}
+    names = [name for name in VIDEO_SCHEMA.names if name != CHECK]
+    rows: dict[str, list[Any]] = {name: [getattr(video, name) for video in videos] for name in names}
     rows["metadata"] = [json.dumps(metadata, sort_keys=True) for metadata in rows["metadata"]]
-    for name in VIDEO_SCHEMA.names:
+    for name in names:
         if VIDEO_SCHEMA.field(name).type == pa.string():
             rows[name] = [stored(value) for value in rows[name]]
-    return pa.table(rows, schema=VIDEO_SCHEMA)
+    table = pa.table(rows, schema=VIDEO_SCHEMA.remove(len(names)))
+    return table.append_column(VIDEO_SCHEMA.field(CHECK), pa.array(_video_checks(table), pa.uint32()))
+
+
+def _video_checks(table: pa.Table) -> list[int]:
+    """A checksum of each row of videos."""
+    columns = (table.column(name).to_pylist() for name in VIDEO_SCHEMA.names if name != CHECK)
+    return [zlib.crc32(json.dumps(row).encode()) for row in zip(*columns, strict=True)]
 
 
 def video_records(table: pa.Table) -> Iterator[VideoRecord]:
     """Convert rows to records."""
     for values in table.to_pylist():
         row = {name: original(value) if isinstance(value, str) else value for name, value in values.items()}
+        row.pop(CHECK, None)
         yield VideoRecord(**row | {"metadata": json.loads(row["metadata"])})
+
+
+def damaged_videos(table: pa.Table) -> Bools:
+    """The rows of videos that differ from their checksums; none in a library of an older schema."""
+    if CHECK not in table.column_names or not len(table):
+        return np.zeros(len(table), dtype=bool)
+    wrong: Bools = np.array(table.column(CHECK).to_pylist()) != np.array(_video_checks(table))
+    return wrong
 
 
 def block(table: pa.Table | pa.RecordBatch, name: str, *shape: int) -> Any:
     """A column of fixed-size lists as one array, without a copy if it is one chunk."""
+    return _joined(table, name).flatten().to_numpy(zero_copy_only=True).reshape(-1, *shape)
+
+
+def _joined(table: pa.Table | pa.RecordBatch, name: str) -> Any:
     column = table.column(name)
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return column.flatten().to_numpy(zero_copy_only=True).reshape(-1, *shape)
+    return column
+
+
+def with_checks(batch: pa.RecordBatch, stamp: ModelStamp) -> pa.RecordBatch:
+    """Rows of segments with their checksums, as `segment_schema` has them."""
+    schema = segment_schema(stamp)
+    checks = np.stack([_checks(batch, columns, place) for place, columns in enumerate(checked_groups(stamp).values())])
+    flat = pa.array(np.ascontiguousarray(checks.T).reshape(-1))
+    columns = {CHECK: pa.FixedSizeListArray.from_arrays(flat, len(checks))}
+    columns |= {name: batch.column(name) for name in schema.names if name != CHECK}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def damaged_rows(table: pa.Table | pa.RecordBatch, stamp: ModelStamp, groups: Iterable[Group]) -> dict[Group, Bools]:
+    """Which rows of segments differ from their checksums, by group; ``table`` has the columns of these and `CHECK`."""
+    all_groups = checked_groups(stamp)
+    expected = block(table, CHECK, len(all_groups))
+    places = {group: place for place, group in enumerate(all_groups)}
+    return {group: _checks(table, all_groups[group], places[group]) != expected[:, places[group]] for group in groups}
+
+
+def _checks(table: pa.Table | pa.RecordBatch, columns: Sequence[str], seed: int) -> Any:
+    """[rows] checksums of these columns; the seed makes that of nothing differ from zero."""
+    if not table.num_rows:
+        return np.zeros(0, dtype=np.uint32)
+    parts: list[Any] = []
+    numbers: list[Any] = []
+    for name in columns:
+        column = _joined(table, name)
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            parts.append([_bytes_of(value) for value in column.to_pylist()])
+            continue
+        if pa.types.is_fixed_size_list(column.type):
+            column = column.flatten()
+        numbers.append(column.to_numpy(zero_copy_only=False).reshape(table.num_rows, -1).view(np.uint8))
+    # Large blocks as they are; small ones joined, because a call takes longer than their bytes.
+    parts += [block for block in numbers if block.shape[1] > 256]
+    if small := [block for block in numbers if block.shape[1] <= 256]:
+        parts.append(np.ascontiguousarray(np.concatenate(small, axis=1)))
+    found = [seed + 1] * table.num_rows
+    for part in parts:
+        found = list(map(zlib.crc32, part, found))
+    return np.array(found, dtype=np.uint32)
+
+
+def _bytes_of(value: str | bytes | None) -> bytes:
+    """With its length: what follows it in a checksum must not pass for a part of it."""
+    given = value.encode() if isinstance(value, str) else value or b""
+    return len(given).to_bytes(4, "little") + given
 
 
 def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> pa.RecordBatch:
@@ -131,7 +220,7 @@ def segment_rows(batch: SegmentBatch, video: VideoRecord, stamp: ModelStamp) -> 
             raise ValueError(f"segments of {batch.video_id}: {name} must be {(count, *shape)}, got {given.shape}")
         flat = pa.array(np.ascontiguousarray(given, dtype=dtype).reshape(-1))
         columns[name] = pa.FixedSizeListArray.from_arrays(flat, math.prod(shape)) if shape else flat
-    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    return with_checks(pa.RecordBatch.from_pydict(columns), stamp)
 
 
 def filter_table(videos: Iterable[VideoRecord]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,8 +16,8 @@ from typing import Any, Self
 import lance
 import pyarrow as pa
 
-from prota.library.records import EXACT_SEGMENTS, ModelStamp, SegmentBatch, VideoRecord
-from prota.library.storage.location import ConflictError, Location, Release, Where, flush
+from prota.library.records import EXACT_SEGMENTS, LibraryError, ModelStamp, SegmentBatch, VideoRecord
+from prota.library.storage.location import ConflictError, Location, Release, Where, contained, flush
 from prota.library.storage.reader import Snapshot
 from prota.library.storage.schema import Catalogue, one_of, segment_rows, segment_schema, video_table
 from prota.library.storage.versions import (
@@ -32,7 +32,7 @@ from prota.library.storage.versions import (
     upgrade,
 )
 
-__all__ = ["FRAGMENT_ROWS", "GRACE", "Writer", "write_segments"]
+__all__ = ["FRAGMENT_ROWS", "GRACE", "Writer", "build_index", "write_rows", "write_segments"]
 
 # Seconds for which readers may use a version after it was replaced.
 GRACE = 3600.0
@@ -141,7 +141,8 @@ class Writer:
         """Like `commit`, with the segments of the `fresh` contents as a stream, called again on a retry."""
         written = _Written()
         if fresh:
-            written.fragments.extend(retried(self.location, lambda: _write_rows(self.location, self.stamp, rows())))
+            schema = segment_schema(self.stamp)
+            written.fragments.extend(retried(self.location, lambda: write_rows(self.location, schema, rows())))
         self._transact(videos, fresh, remove, written)
 
     def adopt(
@@ -206,7 +207,7 @@ class Writer:
 
     def build_index(self) -> None:
         """Index the pooled vectors, so that `Snapshot.nearest` need not compare all of them."""
-        self._maintain(_build_index)
+        self._maintain(build_index)
 
     def compact(self, grace: float = GRACE) -> None:
         """Join small files, index a large library, and delete versions that were replaced `grace` seconds ago."""
@@ -250,7 +251,7 @@ def _join_files(head: Head, videos: Draft, segments: Draft) -> Head:
     return head
 
 
-def _build_index(head: Head, _: Draft, segments: Draft) -> Head:
+def build_index(head: Head, _: Draft, segments: Draft) -> Head:
     rows = segments.dataset.count_rows()
     if not rows:
         return head
@@ -272,7 +273,8 @@ def _sweep(present: lance.LanceDataset, grace: float, orphans: bool) -> None:
     # Newer versions may be another writer's unfinished commit.
     replaced = [version for version in replaced if version < present.version]
     which: dict[str, Any] = {"versions": replaced} if replaced else {"older_than": timedelta(days=36500)}
-    present.cleanup_old_versions(**which, delete_unverified=orphans)
+    with contained():
+        present.cleanup_old_versions(**which, delete_unverified=orphans)
 
 
 def _check_lengths(videos: Iterable[VideoRecord], lengths: Mapping[str, int]) -> None:
@@ -281,14 +283,24 @@ def _check_lengths(videos: Iterable[VideoRecord], lengths: Mapping[str, int]) ->
             raise ValueError(f"{video.path}: {video.segments} segments expected, {lengths[video.video_id]} given")
 
 
-def _write_rows(location: Location, stamp: ModelStamp, rows: Iterable[pa.RecordBatch]) -> Fragments:
+def write_rows(location: Location, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> Fragments:
     """Write fragments that no version references yet."""
-    reader = pa.RecordBatchReader.from_batches(segment_schema(stamp), rows)
+    problems: list[LibraryError] = []
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        # An error of the rows, which passes through Lance, comes back as another type.
+        try:
+            yield from rows
+        except LibraryError as error:
+            problems.append(error)
+            raise
+
+    reader = pa.RecordBatchReader.from_batches(schema, watched())
     target = location.dataset("segments")
     try:
         return list(lance.fragment.write_fragments(reader, target, mode="append", storage_options=location.options))
     except (ValueError, OSError) as error:
-        raise location.problem(error) from error
+        raise (problems[0] if problems else location.problem(error)) from error
 
 
 def write_segments(where: Where, stamp: ModelStamp, videos: Sequence[tuple[VideoRecord, SegmentBatch]]) -> list[str]:
@@ -302,7 +314,9 @@ def write_segments(where: Where, stamp: ModelStamp, videos: Sequence[tuple[Video
         return []
     location = Location.of(where)
     # A list: rows that do not fit raise their own error before Lance begins.
-    fragments = _write_rows(location, stamp, [segment_rows(batch, video, stamp) for video, batch in given])
+    fragments = write_rows(
+        location, segment_schema(stamp), [segment_rows(batch, video, stamp) for video, batch in given]
+    )
     if location.exclusive:
         # On a shared file system, only the machine that wrote a file can flush it.
         target = location.dataset("segments")

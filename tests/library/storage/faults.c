@@ -43,6 +43,24 @@ static int fd_within(int fd) {
   return within(path);
 }
 
+/* Set in the environment: any process that opens or renames a file below this folder for writing writes it down. */
+static int watched(const char *path) {
+  const char *below = getenv("PROTA_WATCHED");
+  return below && path && !strncmp(path, below, strlen(below));
+}
+
+static void note(const char *what, const char *path) {
+  char line[PATH_MAX + 64];
+  int length = snprintf(line, sizeof line, "%s %s\n", what, path);
+  static int (*real_open)(const char *, int, ...);
+  static ssize_t (*real_write)(int, const void *, size_t);
+  if (!real_open) real_open = dlsym(RTLD_NEXT, "open");
+  if (!real_write) real_write = dlsym(RTLD_NEXT, "write");
+  int fd = real_open(getenv("PROTA_WATCHED_LOG"), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  if (fd < 0 || real_write(fd, line, length) != length) _exit(99);
+  close(fd);
+}
+
 static void count(void) {
   if (atomic_fetch_add(&changes, 1) + 1 == last) _exit(137);
 }
@@ -106,6 +124,7 @@ static int opened(int fd, int flags, const char *path) {
     mode = va_arg(rest, mode_t); \
     va_end(rest); \
   } \
+  if (((flags) & (O_ACCMODE | O_CREAT | O_TRUNC)) != O_RDONLY && watched(path)) note("open", path); \
   int is_new = ((flags) & O_CREAT) && within(path) && access(path, F_OK); \
   if (is_new) count()
 
@@ -126,6 +145,7 @@ int openat64(int at, const char *path, int flags, ...) {
 }
 
 #define NAMES(from, to, replaces, call) \
+  if (watched(to)) note("name", to); \
   if (!within(to)) return call; \
   count(); \
   int was_there = replaces && !access(to, F_OK); \
@@ -145,6 +165,7 @@ int mkdir(const char *path, mode_t mode) { REAL(mkdir); NAMES((char *)NULL, path
 
 int unlink(const char *path) {
   REAL(unlink);
+  if (watched(path)) note("unlink", path);
   if (!within(path)) return real(path);
   count();
   int result = real(path);

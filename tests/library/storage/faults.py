@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.processes import LIMIT, REPOSITORY
 
 POINTS = int(os.environ.get("PROTA_TEST_POINTS", "8"))
-"""At how many points of a piece of work faults are tried."""
+"""At how many points of a piece of work faults are tried; 0: at every tenth change of a file."""
 
 
 def die_at_changes(work: Callable[[Path], object], template: Path, into: Path, points: int) -> Iterator[Path]:
@@ -23,13 +23,18 @@ def die_at_changes(work: Callable[[Path], object], template: Path, into: Path, p
     `points` of its changes are chosen, the first and the last among them. `work` must be importable. Beside each copy
     lies a log of its changes, for `cut_power`. A template that does not exist stands for an empty folder.
     """
-    library = into / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    library = compiled(into)
     command = [sys.executable, "-m", __name__, library, work.__module__, work.__qualname__, template, into, points]
     environment = os.environ | {"LD_PRELOAD": str(library)}
     subprocess.run(list(map(str, command)), check=True, cwd=REPOSITORY, env=environment, timeout=LIMIT)
     yield from sorted((path for path in into.iterdir() if path.is_dir()), key=lambda path: int(path.name))
+
+
+def compiled(into: Path) -> Path:
+    """The library to preload."""
+    library, source = into / "faults.so", Path(__file__).with_name("faults.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
 
 
 def cut_power(folder: Path) -> None:
@@ -86,6 +91,7 @@ def _main(library: str, module: str, name: str, template: str, into: str, number
     changes = int(whole.with_suffix(".count").read_text())
     whole.rename(Path(into) / str(changes + 1))
     whole.with_suffix(".log").rename(Path(into) / f"{changes + 1}.log")
+    points = points or max(2, changes // 10)
     for number in sorted({1 + round(place * (changes - 1) / (points - 1)) for place in range(points)}):
         assert run(number, Path(into) / str(number)) == 137, f"{name} failed at change {number}"
 

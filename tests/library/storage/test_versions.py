@@ -15,7 +15,7 @@ import pytest
 from prota.library.manage import info, verify
 from prota.library.records import LibraryError
 from prota.library.storage.reader import Snapshot
-from prota.library.storage.versions import SCHEMA
+from prota.library.storage.versions import SCHEMA, sealed
 from prota.library.storage.writer import Writer, write_segments
 from tests.library.small_library import STAMP, content, fill, seen, segments, video
 from tests.library.storage import works
@@ -62,6 +62,7 @@ def test_what_is_no_library_is_told_with_its_remedy(tmp_path: Path, opening: Cal
         ("head.json", '{"version": 1}', "corrupt file: .*head.json"),
         ("head.json", '{"version": "x", "videos": 1, "segments": 1}', "corrupt file: .*head.json"),
         ("head.json", '{"version": 9, "videos": 99, "segments": 1}', "head.json refers to missing data"),
+        ("head.json", '{"version": 9, "videos": 1, "segments": 1, "check": 1}', "corrupt file: .*head.json"),
         ("head.json", None, "head.json is missing"),
     ):
         (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
@@ -87,7 +88,7 @@ def test_the_wrong_model_is_refused_with_the_sentence_that_mends_it(tmp_path: Pa
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = fill(tmp_path) / "library.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 99}))
+    path.write_text(json.dumps(sealed(json.loads(path.read_text()) | {"schema": 99})))
     with pytest.raises(LibraryError, match=r"newer prota .*schema 99.*update prota"):
         Snapshot.open(tmp_path)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,24 +248,37 @@ class TestWriters:
 
 @pytest.mark.process
 @pytest.mark.parametrize("power", [False, True], ids=["kill", "power"])
-@pytest.mark.parametrize("work", [works.commit, works.adopt, works.compact], ids=lambda work: str(work.__name__))
-def test_all_or_nothing_whenever_it_dies(tmp_path: Path, work: Callable[[Path], None], power: bool) -> None:
+@pytest.mark.parametrize(
+    ("work", "after"),
+    [
+        (works.commit, works.AFTER),
+        (works.adopt, works.AFTER),
+        (works.compact, works.BEFORE),
+        (works.merge, works.BEFORE | {"/films/c.mp4": 3}),
+        (works.remove, {"/films/a.mp4": 3}),
+    ],
+    ids=lambda work: getattr(work, "__name__", ""),
+)
+def test_all_or_nothing_whenever_it_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Path], None], after: dict[str, int], power: bool
+) -> None:
     fill(tmp_path / "template")
+    monkeypatch.setenv("PROTA_TEST_OTHER", str(fill(tmp_path / "other", "bc")))
     (tmp_path / "runs").mkdir()
-    after = works.BEFORE if work is works.compact else works.AFTER
     outcomes = []
     for folder in die_at_changes(work, tmp_path / "template", tmp_path / "runs", points=POINTS):
         if power:
             cut_power(folder)
         assert verify(folder) == []
         outcomes.append(seen(folder))
-        # The next writer comes to the same end.
-        work(folder)
+        # The next writer comes to the same end. What was removed cannot be removed again.
+        with pytest.raises(LibraryError) if work is works.remove and outcomes[-1] == after else nullcontext():
+            work(folder)
         assert seen(folder) == after
         assert verify(folder) == []
-    assert len(outcomes) == POINTS + 1
+    assert len(outcomes) == POINTS + 1 or not POINTS
     done = outcomes.index(after)
-    assert outcomes == [works.BEFORE] * done + [after] * (POINTS + 1 - done)
+    assert outcomes == [works.BEFORE] * done + [after] * (len(outcomes) - done)
 
 
 @pytest.mark.process

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from prota.library import manage
+from prota.library.indexing import pipeline
+from prota.library.library import Library
 from prota.library.storage.location import Where
 from prota.library.storage.writer import Writer, write_segments
 from tests.library.small_library import STAMP, content, segments, video
+from tests.library.worlds import toy_model
 
 NEW = [video("x", 2, path="/films/a.mp4"), video("c", 4)]
 BEFORE = {"/films/a.mp4": 3, "/films/b.mp4": 3}
@@ -34,6 +39,25 @@ def adopt(folder: Where) -> None:
 def compact(folder: Where) -> None:
     with Writer.open(folder) as writer:
         writer.compact(grace=0)
+
+
+def remove(folder: Path) -> None:
+    manage.remove(folder, ["/films/b.mp4"])
+
+
+def merge(folder: Path) -> None:
+    """Add a library with new and known contents."""
+    manage.merge(folder, [os.environ["PROTA_TEST_OTHER"]])
+
+
+def repair(folder: Path) -> None:
+    manage.repair(folder)
+
+
+def index(folder: Path) -> None:
+    """Index some videos, with a commit for each."""
+    pipeline.COMMIT_VIDEOS = 1
+    Library(folder, toy_model()).index(os.environ["PROTA_TEST_VIDEOS"], workers=1)
 
 
 def upgrade(folder: Where) -> None:

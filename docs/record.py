@@ -120,7 +120,7 @@ def main() -> None:
             frames.append((picture(page), 2500))
             page.set_viewport_size({"width": 1100, "height": 1200})
             page.locator("#why-toggle").click()
-            expect(page.locator(".strip canvas.on")).to_have_count(12)
+            expect(page.locator(".strip img")).to_have_count(12)
             why = picture(page)
             small(why).save(FIGURES / "serve-why.png", optimize=True)
             frames.append((why.crop((0, 1200 - SIZE["height"], 1100, 1200)), 4000))

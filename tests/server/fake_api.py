@@ -329,6 +329,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.json(
                 [{name: one[name] for name in ("segment", "start", "end", "score", "probability")} for one in found]
             )
+        if rest == ["frame"]:
+            data = io.BytesIO()
+            clip.picture(float(given["t"])).save(data, "JPEG")
+            return self.send(data.getvalue(), "image/jpeg")
         if rest == ["stream"] and not clip.path.exists():
             return self.problem(404, "Not found", "the file of this video is not there any more")
         if rest != ["stream"]:

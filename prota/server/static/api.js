@@ -41,6 +41,7 @@ export const explain = (q, { segment, version }, signal) => api(`/explain?${quer
 export const video = (id, signal) => api(of(id), { signal });
 export const segments = (id, q, signal) => api(`${of(id)}/segments?${query({ q })}`, { signal });
 export const stream = (id) => address(`${of(id)}/stream`);
+export const frame = (id, t, width) => address(`${of(id)}/frame?${query({ t: t.toFixed(3), width: Math.ceil(width) })}`);
 export const thumbnail = (row, version) => address(`/segments/${row}/thumbnail?${query({ version })}`);
 export const moments = (order, k, seed) => api(`/moments?${query({ order, k, seed })}`);
 export const folders = (k) => api(`/folders?${query({ k })}`);

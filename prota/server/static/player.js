@@ -133,7 +133,7 @@ export class Player {
 		if (!$("why").firstChild) $("why").textContent = "Explaining the score …";
 		try {
 			const answer = await api.explain(this.query, moment, signal);
-			if (this.explained === moment.segment) why.draw($("why"), answer, moment, (time) => this.seek(time), signal);
+			if (this.explained === moment.segment) why.draw($("why"), answer, moment, (time) => this.seek(time));
 		} catch (error) {
 			if (error.name === "AbortError") return;
 			this.explained = null;

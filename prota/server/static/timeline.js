@@ -28,7 +28,7 @@ export class Timeline {
 		});
 		const most = Math.max(2, $("track").clientWidth / 110);
 		const step = STEPS.find((seconds) => length / seconds <= most) ?? length;
-		const ticks = Array.from({ length: Math.floor(length / step) + 1 }, (_, i) => i * step);
+		const ticks = Array.from({ length: Math.floor((0.95 * length) / step) + 1 }, (_, i) => i * step);
 		$("ticks").replaceChildren(...ticks.map((second) => el("li", { vars: { at: second / length } }, clock(second))));
 	}
 

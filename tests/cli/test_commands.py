@@ -280,7 +280,7 @@ def test_features_of_a_frozen_tower_show_their_progress(world_config: Path, tmp_
         (["train", "CONFIG", "-o", "RUN", "-s", "data.cache=gone"], 1, "gone"),
         (["train", "CONFIG", "-o", "RUN", "--device", "abacus"], 2, "allowed: auto, cpu, cuda"),
         (["train", "CONFIG", "-o", "RUN", "-s", "data.cache="], 2, "data.cache is not set"),
-        (["train", "CONFIG", "-o", "RUN", "-s", "encoder.temporal_layers=3"], 2, "temporal_layers=3 needs a CLIP"),
+        (["train", "CONFIG", "-o", "RUN", "-s", "encoder.width=30"], 2, "encoder.width=30 must be a multiple"),
         (["evaluate", "RUN", "-s", "train.seed=1"], 2, "--data CONFIG"),
         (["calibrate", "RUN", "-s", "train.seed=1"], 2, "--data CONFIG"),
         (["evaluate"], 2, "--scores FILE"),

@@ -676,6 +676,10 @@ def test_the_timeline_has_a_scale_a_legend_and_named_buttons(opened: Opener) -> 
     assert all(one[1] <= other[0] for one, other in pairwise(shown)), "labels do not overlap"
     expect(page.locator("#timeline .legend")).to_be_visible()
     expect(page.locator("#hop-at")).to_have_text(re.compile(r"^\d of 9$"))
+    box, whole = (page.locator(part).bounding_box() for part in ("#span", "#track"))
+    assert box is not None
+    assert whole is not None
+    assert box["width"] == pytest.approx(whole["width"] * 8 / 40, abs=2)
     for name in ("Previous match", "Next match"):
         expect(page.get_by_role("button", name=name)).to_be_visible()
 
@@ -751,6 +755,13 @@ def test_dark_by_the_system_and_by_choice(opened: Opener) -> None:
     assert page.evaluate(background) == "rgb(250, 250, 248)"
 
 
+def violations(page: Page) -> list[Any]:
+    """What axe finds."""
+    page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then(result => result.violations)")
+    return [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
     ("path", "there"),
@@ -765,7 +776,6 @@ def test_dark_by_the_system_and_by_choice(opened: Opener) -> None:
 )
 def test_axe_finds_nothing(opened: Opener, server: FakeServer, path: str, there: str, scheme: Any) -> None:
     server.world.clips.append(PHOTO)
-    script = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
     page = opened(path, color_scheme=scheme, bypass_csp=True)
     page.locator(there).first.wait_for(state="attached")
     if path:
@@ -773,9 +783,69 @@ def test_axe_finds_nothing(opened: Opener, server: FakeServer, path: str, there:
     page.wait_for_timeout(300)
     for summary in page.locator("summary").all():
         summary.click()
-    page.evaluate(script)
-    found = page.evaluate("axe.run().then(result => result.violations)")
-    assert not found, [(one["id"], [node["html"] for node in one["nodes"]]) for one in found]
+    assert not violations(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_dialogs_and_jobs(opened: Opener, server: FakeServer, scheme: Any) -> None:
+    server.world.bad["broken.mp4"] = "no frames"
+    page = opened("?view=library", color_scheme=scheme, bypass_csp=True)
+    add(page, "/videos/new")
+    page.get_by_text("1 file failed").click()
+    page.get_by_label("Select broken.mp4").check()
+    assert not violations(page)
+    for button, dialog in (("#remove", "#confirm"), ("#open-add", "#add"), ("#open-keys", "#keys")):
+        page.click(button)
+        expect(page.locator(dialog)).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        assert not violations(page), dialog
+        page.keyboard.press("Escape")
+        expect(page.locator(dialog)).not_to_be_visible()
+
+
+def test_the_library_with_keys_alone(opened: Opener, server: FakeServer) -> None:
+    server.world.bad["broken.mp4"] = "no frames"
+    page = opened()
+    expect(page.locator(".tiles")).to_be_visible()
+    press = page.keyboard.press
+
+    def tab_to(selector: str) -> None:
+        for _ in range(60):
+            press("Tab")
+            if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"Tab does not reach {selector}")
+
+    tab_to("#open-library")
+    press("Enter")
+    expect(page.locator(".file")).to_have_count(6)
+    tab_to("#states button:last-child")
+    press("Enter")
+    expect(page.locator(".file")).to_have_count(1)
+    assert page.evaluate("document.activeElement.textContent") == "Failed1", "focus stays"
+    tab_to("#choose-all")
+    press(" ")
+    tab_to("#remove")
+    press("Enter")
+    expect(page.locator("#confirm")).to_be_visible()
+    tab_to("#confirm .strong")
+    press("Enter")
+    expect(page.locator(".file")).to_have_count(0)
+    assert len(server.world.removed) == 1
+    tab_to("#states button:first-child")
+    press("Enter")
+    expect(page.locator(".file")).to_have_count(5)
+    tab_to(".file a")
+    press("Enter")
+    expect(page.locator("#player")).to_be_visible()
+    press("?")
+    expect(page.locator("#keys")).to_be_visible()
+    press("Escape")
+    expect(page.locator("#keys")).not_to_be_visible()
+    expect(page.locator("#player")).to_be_visible()
+    press("Escape")
+    expect(page.locator("#player")).not_to_be_visible()
+    assert page.evaluate("document.activeElement.matches('.file a')")
 
 
 def test_a_file_that_cannot_be_played_is_said(opened: Opener, server: FakeServer, tmp_path: Path) -> None:
@@ -835,7 +905,6 @@ def test_the_real_server(browser: Browser, world: LibraryWorld) -> None:
             arg=start,
         )
         page.goto(f"{address}/docs")
-        page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8"))
-        assert not page.evaluate("axe.run().then(result => result.violations.map(one => one.id))")
+        assert not violations(page)
         context.close()
     assert not wrong

@@ -320,11 +320,11 @@ on(window, "dragover", (event) => event.preventDefault());
 on(window, "drop", (event) => { event.preventDefault(); take(event.dataTransfer.files[0]); });
 on(window, "paste", (event) => take(event.clipboardData.files[0]));
 on(document, "keydown", (event) => {
-	if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-	if (event.target.closest("input, select")) return;
+	if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select")) return;
+	if (event.key === "?" && !$("keys").open) $("keys").showModal();
+	if (document.querySelector("dialog[open]")) return;
 	if (event.key === "/") $("q").select();
-	if (event.key === "?") $("keys").showModal();
-	if ("/?".includes(event.key) || grid.key(event, { ...actions, why: route.state.q ? actions.why : null }, () => { $("q").focus(); })) event.preventDefault();
+	if (event.key === "/" || grid.key(event, { ...actions, why: route.state.q ? actions.why : null }, () => { $("q").focus(); })) event.preventDefault();
 });
 
 theme();

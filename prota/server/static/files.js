@@ -73,7 +73,9 @@ export class Files {
 		if (held) $("states").querySelector("[aria-pressed=true]")?.focus();
 		const shown = files.filter(({ file }) => !this.gone.has(file));
 		this.chosen = new Set(shown.filter(({ file }) => this.chosen.has(file)).map(({ file }) => file));
+		const at = document.activeElement, row = at.closest(".file")?.dataset.file;
 		fill($("files"), ...shown.map((file) => this.row(file)));
+		if (row) $("files").querySelector(`[data-file="${row}"] ${at.localName}`)?.focus();
 		const narrowed = ["find", "kind", "folder", "state"].some((name) => filters[name]);
 		const outside = shown.some(({ state, managed }) => state !== "indexed" && !managed);
 		this.say(!total ? (narrowed ? "No file passes these filters." : "The library is empty.")

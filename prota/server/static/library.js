@@ -103,7 +103,7 @@ export class Library {
 		const bad = job.bad ? el("details", {}, el("summary", {}, `${count(job.bad, "file")} failed`), ...job.reasons.map(({ file, reason }) => el("p", {}, `${file}: ${reason}`))) : null;
 		if (bad) bad.open = before?.querySelector("details")?.open;
 		const act = going ? button(() => this.cancel(job), "Stop")
-			: job.path.startsWith("/") ? button(() => this.again(job), icon("again"), "Index again") : null;
+			: !/^\d+ files$/.test(job.path) ? button(() => this.again(job), icon("again"), "Index again") : null;
 		const item = el("li", { id: `job-${job.id}`, class: job.state }, el("div", { class: "row" }, el("strong", {}, job.path), act),
 			going ? bar : null, el("p", {}, facts.filter(Boolean).join(" · ")), bad);
 		const held = before?.contains(document.activeElement);

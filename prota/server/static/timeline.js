@@ -35,6 +35,8 @@ export class Timeline {
 	/** Show that the video is at this second; `opened`: the moment that was asked for. */
 	tick(now, opened) {
 		$("head").style.setProperty("--at", now / this.length);
+		$("span").style.setProperty("--from", opened.start / this.length);
+		$("span").style.setProperty("--to", opened.end / this.length);
 		const at = this.at(now, opened);
 		[...$("marks").children].forEach((node, i) => {
 			node.ariaCurrent = i === at ? "true" : null;

@@ -107,6 +107,7 @@ class World:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     partial: bool = False
+    hint: str | None = None
     alone: bool = False
     """Whether nothing looks like anything else."""
     allow: tuple[str, ...] = ("/videos",)
@@ -148,7 +149,7 @@ class World:
         good = [moment for moment in moments if moment["probability"] >= 0.1]
         return {
             "query": query, "cut": len(query) > 300, "partial": self.partial, "version": self.version,
-            "no_good_match": not good and bool(moments), "took_ms": 7.4, "moments": good[:24],
+            "no_good_match": not good, "hint": self.hint, "took_ms": 7.4, "moments": good[:24],
             "weaker": [one for one in moments if one not in good][:24],
         }  # fmt: skip
 

@@ -691,6 +691,20 @@ def test_messages_with_filters_do_not_speak_of_the_whole_library(opened: Opener)
     expect(page.locator("#grid .card")).to_have_count(9)
 
 
+def test_a_hint_takes_the_place_of_what_may_be_wrong(opened: Opener, server: FakeServer) -> None:
+    server.world.hint = "the model reads English: describe the moment in English"
+    page = opened("?q=ein+Hund")
+    expect(page.locator("#notice")).to_contain_text("The model reads English")
+    expect(page.locator("#notice")).not_to_contain_text("does not seem to contain")
+    page.goto(f"{server.url}?q=dog")
+    expect(page.locator("#grid .card")).to_have_count(4)
+    expect(page.locator("#hint")).to_contain_text("The model reads English")
+    server.world.hint = None
+    page.reload()
+    expect(page.locator("#grid .card")).to_have_count(4)
+    expect(page.locator("#hint")).not_to_be_visible()
+
+
 def test_the_server_restarts_in_mid_session(opened: Opener, server: FakeServer) -> None:
     page = opened("?q=dog")
     expect(page.locator("#grid .card")).to_have_count(4)

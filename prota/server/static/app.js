@@ -155,9 +155,10 @@ function show(state) {
 	const took = ` in ${Math.max(1, Math.round(answer.took_ms))} ms`;
 	const cut = (answer.cut ? " · query truncated" : "") + (answer.partial ? " · some shards did not answer" : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
-	$("hint").textContent = hint ?? "";
-	$("hint").hidden = !hint;
-	if (!moments.length) nothing(state, weaker.length > 0);
+	const why = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
+	$("hint").textContent = why;
+	$("hint").hidden = !why || !moments.length;
+	if (!moments.length) nothing(state, weaker.length > 0, why);
 	if (library.facts) $("fresh").hidden = answer.version === library.facts.version;
 	if (!weaker.length) return;
 	$("more").append(el("h2", {}, "Weaker matches"));
@@ -166,10 +167,11 @@ function show(state) {
 }
 
 /** Say what is true when there is no good match: with filters only of what passes them. */
-function nothing({ q, filters }, weaker) {
+function nothing({ q, filters }, weaker, why) {
 	const narrowed = Object.keys(filters).length > 0;
 	const all = narrowed && button(() => route.go({ filters: {} }), "Search without filters");
-	if (weaker && narrowed) notice("No good match with these filters", "Other videos of the library were not searched. The nearest moments:", all);
+	if (weaker && why) notice("No good match", `${why} The nearest moments:`);
+	else if (weaker && narrowed) notice("No good match with these filters", "Other videos of the library were not searched. The nearest moments:", all);
 	else if (weaker) notice("No good match", q ? "The library does not seem to contain what you describe. The nearest moments:" : "Nothing in the library looks much like it. The nearest moments:");
 	else if (narrowed) notice("No results", "No moment matches these filters.", all);
 	else notice("No results", q ? "The library is empty." : "No similar moments.");

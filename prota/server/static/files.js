@@ -127,7 +127,7 @@ export class Files {
 		$("chosen").classList.toggle("some", size > 0);
 		$("choose-all").checked = size === all;
 		$("choose-all").indeterminate = size > 0 && size < all;
-		$("chosen-label").textContent = size ? `${count(size, "file")} selected` : "Select all";
+		$("chosen-label").textContent = size ? `${size} selected` : "Select all";
 		$("index-again").hidden = $("remove").hidden = !size;
 	}
 

@@ -11,9 +11,12 @@ from typing import Annotated
 import typer
 
 from prota.cli.options import Device, LibraryPlace, ModelName, RayAddress, connected, require_model, warn_unconfined
-from prota.errors import MissingPackageError
+from prota.errors import MissingPackageError, one_line
 
 __all__ = ["serve"]
+
+# A page shows 24 thumbnails at a time, and four times the rate may come at once.
+_RATE = 50.0
 
 Allowed = Annotated[
     list[Path] | None,
@@ -30,8 +33,34 @@ Token = Annotated[
     typer.Option(
         envvar="PROTA_TOKEN",
         metavar="TOKEN",
-        help="token that clients must send; by default one is generated if --host is not loopback",
+        help="token that clients must send, or @FILE; by default one is generated if --host is not loopback",
+        show_envvar=True,
     ),
+]
+SearchToken = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PROTA_SEARCH_TOKEN", metavar="TOKEN", help="token of clients that may search only, or @FILE",
+        show_envvar=True,
+    ),
+]  # fmt: skip
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        min=0, metavar="N",
+        help=f"requests per second of one client address; 0: no limit; default: {_RATE:g} if --host is not loopback",
+        show_default=False,
+    ),
+]  # fmt: skip
+AccessLog = Annotated[
+    str,
+    typer.Option(metavar="FILE", help="log of requests, without queries and tokens; -: standard error; default: none"),
+]
+Certificate = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="PEM file with the certificate and its chain, to speak HTTPS")
+]
+Key = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="PEM file with the private key; default: in the certificate's file")
 ]
 
 
@@ -43,6 +72,11 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="port; 0: any free one")] = 8000,
     allow: Allowed = None,
     token: Token = None,
+    search_token: SearchToken = None,
+    rate: Rate = None,
+    access_log: AccessLog = "",
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
     name: Names = None,
     max_upload: Annotated[int, typer.Option(min=1, metavar="MB", help="maximum size of an uploaded file")] = 64,
     model: ModelName = None,
@@ -76,8 +110,12 @@ def serve(
         raise typer.BadParameter(f"--allow {folders[0]}: no such folder")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)
+    if rate is None:
+        rate = 0.0 if is_loopback(host) else _RATE
     options = ServerOptions(
-        host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=token, model=model,
+        host=host, port=port, names=tuple(name or ()), allow=tuple(allow or ()), token=_secret(token),
+        search_token=_secret(search_token), rate=rate, access_log=access_log, tls_certificate=tls_certificate,
+        tls_key=tls_key, model=model,
         device=device, max_upload=max_upload * 2**20, ray=ray is not None, shards=shards,
         deadline=ServerOptions.deadline if deadline is None else deadline,
     )  # fmt: skip
@@ -93,3 +131,13 @@ def serve(
             )
     with connected(ray) if ray is not None else nullcontext():
         run(library, options)
+
+
+def _secret(given: str | None) -> str | None:
+    """A token, or the content of the file that is named after an @."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read the token in {given[1:]}: {one_line(error)}") from None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import logging.handlers
 import socket
+import ssl
+import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -49,8 +55,10 @@ __all__ = ["create_app", "run"]
 _READERS = 2
 # Uploads that are decoded at a time, and the limit of running and waiting ones.
 _DECODERS, _DECODING_LIMIT = 1, 5
-# Seconds to finish responses at shutdown; event streams would never end.
-_GRACE = 3
+# Seconds to finish answers at shutdown, less than containers are given; a stream that is paused would never end.
+_GRACE = 8
+# Characters of a path in the access log.
+_LOGGED = 200
 # Seconds to send the head of a request, from the connection or the first byte.
 _HEAD = 10.0
 _TAGS = [
@@ -113,7 +121,7 @@ def create_app(library: Where, options: ServerOptions | None = None) -> FastAPI:
     registry.register(_BackendMetrics(backend))
     # Middleware that is added last runs first.
     app.add_middleware(Guard, options=backend.options)
-    app.add_middleware(_RequestMetrics, registry=registry)
+    app.add_middleware(_RequestMetrics, registry=registry, log=_access_log(backend.options.access_log))
     return app
 
 
@@ -178,11 +186,33 @@ class _BackendMetrics(Collector):
             yield GaugeMetricFamily(f"prota_{name}", text, value=value)
 
 
-class _RequestMetrics:
-    """Middleware that counts and times requests by route, because clients may send any number of paths."""
+def _access_log(place: str) -> logging.Logger | None:
+    """The log of requests; None without one."""
+    if not place:
+        return None
+    log, text = logging.Logger("prota.access", logging.INFO), "%(asctime)s %(message)s"
+    # A file that was moved away, as by logrotate, is opened anew.
+    file = logging.handlers.WatchedFileHandler
+    try:
+        handler = logging.StreamHandler() if place == "-" else file(place, encoding="utf-8")
+    except OSError as error:
+        raise ProtaError(f"cannot write the access log {place} ({error.strerror})") from None
+    formatter = logging.Formatter(text, "%Y-%m-%dT%H:%M:%SZ")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    log.addHandler(handler)
+    return log
 
-    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
-        self.app = app
+
+class _RequestMetrics:
+    """Middleware that counts and times requests by route, because clients may send any number of paths, and logs them.
+
+    A line of the log: time, client, right of the token, method, path, status, bytes, milliseconds; no query string,
+    which has what people search for, and once the token.
+    """
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry, log: logging.Logger | None = None) -> None:
+        self.app, self.log = app, log
         text = "Requests by route, method and status."
         self.requests = Counter("prota_requests", text, ["route", "method", "status"], registry=registry)
         text = "Time to answer requests, by route."
@@ -192,12 +222,13 @@ class _RequestMetrics:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status, sent = time.perf_counter(), 500, 0
 
         async def send_noting(message: Message) -> None:
-            nonlocal status
+            nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+            sent += len(message.get("body", b""))
             await send(message)
 
         try:
@@ -206,7 +237,13 @@ class _RequestMetrics:
             route = str(getattr(scope.get("route"), "path", "none"))
             method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
             self.requests.labels(route, method, str(status)).inc()
-            self.seconds.labels(route).observe(time.perf_counter() - started)
+            took = time.perf_counter() - started
+            self.seconds.labels(route).observe(took)
+            if self.log is not None:
+                # Still quoted, so that a path cannot make lines of its own.
+                path = scope.get("raw_path", b"-").partition(b"?")[0].decode("ascii", "replace")[:_LOGGED]
+                client, right = (scope["client"] or ("-",))[0], scope.get("prota.right", "none")
+                self.log.info("%s %s %s %s %d %d %.1f", client, right, method, path, status, sent, 1000 * took)
 
 
 class _TimeLimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
@@ -250,8 +287,13 @@ def run(library: Where, options: ServerOptions) -> None:
     shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(
         host, f"[{host}]" if ":" in host else host
     )
+    app, tls = create_app(library, options), options.tls_certificate
+    if tls is not None:
+        _check_tls(tls, options.tls_key)
     config = uvicorn.Config(
-        create_app(library, options),
+        app,
+        ssl_certfile=tls,
+        ssl_keyfile=options.tls_key,
         http=_TimeLimitedProtocol,
         log_level="warning",
         # URLs contain queries, and once the token.
@@ -261,8 +303,33 @@ def run(library: Where, options: ServerOptions) -> None:
         timeout_graceful_shutdown=_GRACE,
     )
     entrance = f"/?token={options.token}" if options.token else "/"
-    print(f"serving {library} at http://{shown}:{port}{entrance} (Ctrl-C to stop)", flush=True)
-    uvicorn.Server(config).run(sockets=[listening])
+    scheme = "http" if tls is None else "https"
+    print(f"serving {library} at {scheme}://{shown}:{port}{entrance} (Ctrl-C to stop)", flush=True)
+    _Server(config, app.state.backend.jobs.close).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server whose jobs stop at a commit, and whose streams of their events end, while it finishes its answers."""
+
+    def __init__(self, config: uvicorn.Config, stop_jobs: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._stop_jobs = stop_jobs
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # In a thread: this is a signal handler.
+        threading.Thread(target=self._stop_jobs, daemon=True).start()
+        super().handle_exit(sig, frame)
+
+
+def _check_tls(certificate: Path, key: Path | None) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ProtaError(
+            f"cannot use the TLS certificate {certificate} ({said})",
+            hint="give PEM files: --tls-certificate with the chain, --tls-key with its private key",
+        ) from None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -36,7 +36,17 @@ class ServerOptions:
     allow: tuple[Path, ...] = ()
     """Folders below which index jobs may read."""
     token: str | None = None
-    """Token that clients must send; required unless the host is loopback."""
+    """Token of clients that may do everything; required unless the host is loopback."""
+    search_token: str | None = None
+    """Token of clients that may search and watch only."""
+    rate: float = 0.0
+    """Requests per second of one client address on average, and four times as many at once; 0: no limit."""
+    access_log: str = ""
+    """File that gets a line for each request, without queries and tokens; ``-``: standard error; empty: none."""
+    tls_certificate: Path | None = None
+    """PEM file with the certificate and its chain, to speak HTTPS."""
+    tls_key: Path | None = None
+    """PEM file with its private key; default: in the file of the certificate."""
     model: str | None = None
     """Model for a new library; default: the shipped model."""
     device: str = "auto"
@@ -72,10 +82,17 @@ class ServerOptions:
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
             raise UsageError(f"{self.host} is reachable from other machines: give a token (--token)")
-        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
-            raise UsageError(f"the token has {len(self.token)} characters; give at least {_SHORTEST_TOKEN}")
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise UsageError("the token must consist of printable ASCII characters without spaces")
+        for token in (self.token, self.search_token):
+            if token is not None and len(token) < _SHORTEST_TOKEN:
+                raise UsageError(f"the token has {len(token)} characters; give at least {_SHORTEST_TOKEN}")
+            if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+                raise UsageError("the token must consist of printable ASCII characters without spaces")
+        if self.search_token is not None and self.search_token == self.token:
+            raise UsageError("the token and the token for searching must differ")
+        if self.search_token is not None and self.token is None:
+            raise UsageError("a token for searching needs another one for everything else (--token)")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise UsageError("a TLS key needs its certificate (--tls-certificate)")
 
     @property
     def roots(self) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ async def explain(backend: BackendDep, q: Words, segment: SegmentRow, version: V
 
 
 @_library.get("/library", summary="Describe the library")
-async def library(backend: BackendDep) -> LibraryInfo:
+async def library(backend: BackendDep, request: Request) -> LibraryInfo:
     """Return the size of the library, its folders, and whether the model is loaded."""
     catalogue, current = backend.catalogue, backend.catalogue.current
     return LibraryInfo(
@@ -263,7 +263,8 @@ async def library(backend: BackendDep) -> LibraryInfo:
         state=catalogue.state,
         detail=readable(catalogue.reason),
         folders=current.folders.names if current else [],
-        allow=[readable(folder) for folder in backend.options.roots],
+        # Not for those who may only search: they cannot index, and need no absolute paths.
+        allow=[readable(folder) for folder in backend.options.roots if request.scope["prota.right"] == "all"],
     )
 
 

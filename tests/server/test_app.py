@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import os
 import random
 import re
+import shutil
 import signal
 import socket
+import ssl
 import threading
 import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,12 +29,17 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from prota.errors import ClusterError, ProtaError, UsageError
+from prota.library.manage import verify
+from prota.library.storage.writer import Writer
 from prota.server import app as app_module
 from prota.server import schemas
-from prota.server.app import create_app
+from prota.server.app import create_app, run
+from prota.server.options import ServerOptions
 from prota.server.page import STATIC
+from tests.library.worlds import write_clips
 from tests.processes import LIMIT, wait_until
 from tests.server.worlds import World, client_of, metric, serving
+from tests.small_world import COLOURS, SIDES
 
 QUERIES = ("red on the left", "a blue thing", "green")
 ODD: list[Any] = [
@@ -408,3 +418,108 @@ def test_connections_without_a_full_request_head_are_closed(monkeypatch: pytest.
         server.should_exit = True
         thread.join(LIMIT)
     assert not thread.is_alive()
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Of 127.0.0.1, and its key."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=127.0.0.1")
+    today = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, today, today + timedelta(days=2))
+    own = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    signed = builder.add_extension(own, critical=False).sign(key, hashes.SHA256())
+    chain, secret, pem = folder / "chain.pem", folder / "key.pem", serialization.Encoding.PEM
+    chain.write_bytes(signed.public_bytes(pem))
+    form = serialization.PrivateFormat.PKCS8
+    secret.write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+    return chain, secret
+
+
+@pytest.mark.process
+def test_over_tls_with_a_log_that_has_no_secrets(world: World, tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path)
+    token, log = "correct-horse-battery-staple", tmp_path / "access.log"
+    (tmp_path / "token").write_text(f"{token}\n")
+    options = ("--tls-certificate", chain, "--tls-key", key, "--token", f"@{tmp_path / 'token'}", "--access-log", log)
+    context = ssl.create_default_context(cafile=str(chain))
+    with serving(world, *map(str, options)) as (_, address, _), httpx.Client(verify=context, timeout=LIMIT) as client:
+        assert address.startswith("https://")
+        wait_until(lambda: client.get(f"{address}/readyz").status_code == 200)
+        entered = client.get(address, params={"token": token})
+        assert "Secure" in entered.headers["set-cookie"]
+        # Names of this machine may have other servers.
+        assert "strict-transport-security" not in entered.headers
+        own = {"Origin": address, "Sec-Fetch-Site": "same-origin"}
+        assert client.get(f"{address}/api/v1/search", params={"q": "a secret"}, headers=own).status_code == 200
+        assert client.get(f"{address}/api/v1/no%0Asuch").status_code == 404
+        with pytest.raises(httpx.TransportError):
+            httpx.get(address.replace("https", "http"), timeout=LIMIT)
+    text = log.read_text()
+    assert token not in text
+    assert "secret" not in text
+    lines = [line.split(" ") for line in text.splitlines()]
+    assert all(len(line) == 8 for line in lines)
+    assert ["127.0.0.1", "all", "GET", "/api/v1/search", "200"] in [line[1:6] for line in lines]
+    assert ["127.0.0.1", "all", "GET", "/api/v1/no%0Asuch", "404"] in [line[1:6] for line in lines]
+    assert ["127.0.0.1", "none", "GET", "/", "200"] in [line[1:6] for line in lines]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"search_token": "x" * 20}, {"token": "x" * 20, "search_token": "x" * 20}, {"tls_key": Path("key.pem")},
+        {"token": "x" * 20, "search_token": "y"},
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        ServerOptions(**wrong)
+
+
+def test_a_certificate_that_is_none(tmp_path: Path) -> None:
+    for name in ("gone.pem", __file__):
+        with pytest.raises(ProtaError, match="cannot use the TLS certificate"):
+            run(tmp_path, ServerOptions(port=0, tls_certificate=tmp_path / name))
+
+
+@pytest.mark.process
+def test_it_finishes_answers_and_stops_jobs_at_a_commit(world: World, tmp_path: Path) -> None:
+    write_clips(tmp_path / "more", *(f"{colour}-{side}" for colour in COLOURS for side in SIDES))
+    shutil.copytree(world.library, tmp_path / "library")
+    with serving(replace(world, folder=tmp_path), "--allow", str(tmp_path)) as (process, address, _):
+        wait_until(lambda: ready(address))
+        port = int(address.rpartition(":")[2])
+        answer = httpx.get(f"{address}/api/v1/search", params={"q": "red", "k": 1}, timeout=LIMIT).json()
+        like = json.dumps({name: answer["moments"][0][name] for name in ("video", "start", "end")}).encode()
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as asking,
+            socket.create_connection(("127.0.0.1", port), timeout=LIMIT) as raw,
+        ):
+            # A request that is there in part when the signal comes.
+            asking.sendall(
+                f"POST /api/v1/search/like HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(like)}\r\nExpect: 100-continue\r\n\r\n".encode()
+            )
+            assert asking.recv(2**16).startswith(b"HTTP/1.1 100")
+            job = httpx.post(f"{address}/api/v1/jobs", json={"path": str(tmp_path / "more")}, timeout=LIMIT).json()
+            head = f"GET /api/v1/jobs/{job['id']}/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+            raw.sendall(head.encode())
+            # The stream of its events ends with the job, so the server need not wait for it.
+            received = raw.recv(2**16)
+            process.terminate()
+            while piece := raw.recv(2**16):
+                received += piece
+            asking.sendall(like)
+            answered = b""
+            while piece := asking.recv(2**16):
+                answered += piece
+        process.communicate()
+        assert process.returncode in (0, -signal.SIGTERM)
+    assert received.endswith(b"0\r\n\r\n")
+    assert answered.startswith(b"HTTP/1.1 200")
+    assert verify(tmp_path / "library") == []
+    with Writer.open(tmp_path / "library", wait=LIMIT):
+        pass

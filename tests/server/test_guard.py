@@ -10,7 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 from starlette.types import Message
 
-from prota.server.guard import COOKIE
+from prota.server.guard import COOKIE, RateLimit
 from tests.server.worlds import World, client_of
 
 TOKEN = "correct-horse-battery-staple"
@@ -93,7 +93,10 @@ def test_our_own_page_and_links_to_it_are_not(client: TestClient) -> None:
     assert client.get("/docs", headers=link | {"Sec-Fetch-Mode": "no-cors"}).status_code == 403
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/api/v1/search?q=red", "/nowhere", "/api/v1/search", "/metrics"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/docs", "/api/v1/search?q=red", "/nowhere", "/api/v1/search", "/metrics", "/static/app.js", "/static/none"],
+)
 def test_browsers_are_told_to_be_strict(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
@@ -103,6 +106,7 @@ def test_browsers_are_told_to_be_strict(client: TestClient, path: str) -> None:
     assert "http" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
+    assert headers["permissions-policy"]
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert "server" not in headers
     assert "access-control-allow-origin" not in headers
@@ -202,3 +206,72 @@ def test_tokens_are_compared_in_constant_time(world: World, monkeypatch: pytest.
                 client.cookies.clear()
                 assert client.get("/", params={"token": token}).status_code == (200 if answer else 401)
                 client.cookies.clear()
+
+
+SEARCHING = "only-for-those-who-search"
+
+
+class TestTwoTokens:
+    @pytest.fixture(scope="class")
+    def shared(self, world: World) -> Iterator[TestClient]:
+        with client_of(world, token=TOKEN, search_token=SEARCHING, allow=(world.videos,)) as client:
+            yield client
+
+    def test_one_of_them_searches_only(self, shared: TestClient) -> None:
+        shown = {"Authorization": f"Bearer {SEARCHING}"}
+        (moment,) = shared.get("/api/v1/search?q=red&k=1", headers=shown).json()["moments"]
+        for path in ("/", "/docs", "/api/v1/library", "/api/v1/files", moment["thumbnail"]):
+            assert shared.get(path, headers=shown).status_code == 200
+        like = {"video": moment["video"], "start": moment["start"], "end": moment["end"]}
+        assert shared.post("/api/v1/search/like", json=like, headers=shown).status_code == 200
+        for method, path in (
+            ("POST", "/api/v1/jobs"), ("GET", "/api/v1/jobs"), ("GET", "/api/v1/jobs/folders"), ("GET", "/metrics"),
+            ("DELETE", "/api/v1/jobs/0123456789abcdef"), ("POST", "/api/v1/files/remove"), ("PUT", "/api/v1/search"),
+        ):  # fmt: skip
+            answer = shared.request(method, path, headers=shown)
+            assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+        # Absolute paths are for those who may index.
+        assert shared.get("/api/v1/library", headers=shown).json()["allow"] == []
+
+    def test_the_other_does_everything(self, shared: TestClient, world: World) -> None:
+        shown = {"Authorization": f"Bearer {TOKEN}"}
+        assert shared.get("/metrics", headers=shown).status_code == 200
+        assert shared.get("/api/v1/library", headers=shown).json()["allow"] == [str(world.videos)]
+        assert shared.get("/api/v1/jobs", headers=shown).json() == []
+
+    def test_a_cookie_allows_what_its_token_does(self, shared: TestClient) -> None:
+        for token, status in ((TOKEN, 200), (SEARCHING, 403), ("wrong", 401)):
+            shared.cookies.clear()
+            shared.get("/", params={"token": token})
+            assert shared.get("/metrics").status_code == status
+        shared.cookies.clear()
+
+
+class TestRates:
+    def test_a_client_has_a_rate_and_a_burst(self) -> None:
+        clock = [0.0]
+        limit = RateLimit(2.0, lambda: clock[0])
+        assert [limit.wait("192.0.2.1") for _ in range(9)] == [0.0] * 8 + [0.5]
+        # Another client is another bucket; an IPv6 client has a network of addresses.
+        assert limit.wait("192.0.2.2") == 0
+        assert [limit.wait(f"2001:db8::{place}") for place in range(1, 10)] == [0.0] * 8 + [0.5]
+        clock[0] = 0.5
+        assert [limit.wait("192.0.2.1") for _ in range(2)] == [0.0, 0.5]
+        clock[0] = 1000.0
+        assert [limit.wait("192.0.2.1") for _ in range(9)] == [0.0] * 8 + [0.5]
+
+    def test_it_remembers_a_bounded_number_of_clients(self) -> None:
+        limit = RateLimit(0.1, lambda: 0.0)
+        assert [limit.wait("first"), limit.wait("first")] == [0.0, 10.0]
+        for number in range(10_000):
+            limit.wait(f"client {number}")
+        assert limit.wait("first") == 0.0
+
+    def test_more_is_rejected_before_anything_is_done(self, world: World) -> None:
+        with client_of(world, token=TOKEN, rate=1.0) as client:
+            answers = [client.get("/api/v1/library") for _ in range(6)]
+            assert {answer.status_code for answer in answers} == {401, 429}
+            assert answers[-1].headers["retry-after"] == "1"
+            assert answers[-1].headers["content-type"] == "application/problem+json"
+            assert answers[-1].headers["x-content-type-options"] == "nosniff"
+            assert client.get("/healthz").status_code == 200

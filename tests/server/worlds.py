@@ -84,6 +84,6 @@ def serving(world: World, *options: str) -> Iterator[tuple[subprocess.Popen[str]
     with python("-m", "prota", "serve", "-l", world.library, "--port", 0, "--device", "cpu", *options) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
-        found = re.search(r"http://([^/]+):(\d+)", said)
+        found = re.search(r"(https?)://([^/]+):(\d+)", said)
         assert found is not None, said
-        yield process, f"http://127.0.0.1:{found[2]}", said
+        yield process, f"{found[1]}://127.0.0.1:{found[3]}", said

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ def test_a_restarted_shard_has_the_version_of_before_or_none(tmp_path: Path) -> 
     shutil.rmtree(folder)
     wait_until(lambda: time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) > made[:19])
     store = Snapshot.open(fill(folder))
-    assert store.head == spec.version
+    numbers = attrgetter("version", "videos", "segments")
+    assert numbers(store.head) == numbers(spec.version)
     with pytest.raises(LibraryError):
         Shard(spec, head()).find(tokens, 5, None, False)
 

@@ -163,7 +163,7 @@ def test_a_query_does_nothing_twice(library: Library, tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(owner, name, counted)
 
-    hashing = SimpleNamespace(file_digest=hashlib.file_digest)
+    hashing = SimpleNamespace(file_digest=hashlib.file_digest, sha256=hashlib.sha256)
     monkeypatch.setattr(model_weights, "hashlib", hashing)
     count(hashing, "file_digest")
     count(storage_reader, "open_at_head")

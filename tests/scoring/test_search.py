@@ -73,7 +73,7 @@ def test_an_empty_library_no_texts_and_a_senseless_k() -> None:
         scores, places = search(head, texts[:0], videos, 3)
         assert scores.shape == places.shape == (0, 3)
         assert places.dtype == torch.long
-    with pytest.raises(ValueError, match="allowed: 1 or more"):
+    with pytest.raises(ValueError, match="k must be"):
         search(head, texts, clips, 0)
 
 

@@ -24,6 +24,8 @@ SLACK = 0.5
 REORDERED = 10
 # Containers whose headers have a length; that of others is estimated by FFmpeg.
 MOVIE, TIMED = "mov,mp4,m4a,3gp,3g2,mj2", ("matroska,webm", "asf", "flv", "live_flv", "nut", "mxf", "wtv")
+# Containers without an index of all packets, and the most bytes of their headers.
+HEADER, GROUPED = 8192, ("matroska,webm", "flv", "live_flv")
 # Frames a second; files of faster cameras are made to be shown slowly.
 FASTEST = 1000
 # In more than an hour of video, frames are shown for at least this share of the time.
@@ -49,7 +51,15 @@ class Packets:
     ends: dict[int, int] = field(default_factory=dict)
     """The end of the last packet of each stream, in its time base."""
 
+    position: int = 0
+    """Where the last packet ends in the file."""
+    hole: int = 0
+    """The most bytes between two packets, or before the first."""
+
     def add(self, packet: Any, video: int) -> None:
+        if packet.pos is not None and packet.pos >= 0:
+            self.hole = max(self.hole, packet.pos - self.position)
+            self.position = max(self.position, packet.pos + packet.size)
         if packet.pts is not None and not packet.is_discard:
             end = packet.pts + (packet.duration or 0)
             self.ends[packet.stream_index] = max(self.ends.get(packet.stream_index, end), end)
@@ -79,6 +89,12 @@ def check_packets(path: Path, container: Any, stream: Any, packets: Packets) -> 
     # Programs that cut without encoding hide frames before the first that is shown, but leave out those after the last.
     if missing(len(packets.stamps), len(packets.stamps) + packets.hidden):
         raise DecodeError(f"{path}: damaged: its edit list shows only {len(packets.stamps)} of {packets.count} frames")
+    # Readers skip a damaged group of packets, and go on with the next.
+    attached = any(other.type == "attachment" for other in container.streams)
+    lost = max(packets.hole, container.size - packets.position)
+    most = HEADER + (1 - COMPLETE_SHARE) * container.size
+    if container.format.name in GROUPED and not attached and lost > most:
+        raise DecodeError(f"{path}: damaged: {lost} of its {container.size} bytes cannot be read")
     announced = _announced(container, stream, packets)
     if not announced:
         return

@@ -51,6 +51,30 @@ def write_mutants(source: Path, folder: Path, count: int, seed: int = 0) -> list
     return written
 
 
+# Boxes of MP4 that say where frames are, when and how long they are shown.
+TABLES = (b"stts", b"stsz", b"stco", b"stsc", b"ctts", b"stss", b"elst", b"mdhd", b"mvhd", b"tkhd")
+
+
+def write_table_mutants(source: Path, folder: Path, count: int, seed: int = 0) -> list[Path]:
+    """`count` files: MP4s of `source` in turns, each with 1 to 4 bytes of one of its tables changed."""
+    random = np.random.default_rng(seed)
+    found = sorted(path for path in source.rglob("*") if path.suffix in (".mp4", ".mov") and path.stat().st_size)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, place in enumerate(np.resize(random.permutation(len(found)), count)):
+        data = bytearray(found[place].read_bytes())
+        boxes = [match.start() for match in re.finditer(b"|".join(TABLES), data)]
+        start = int(random.choice(boxes)) if boxes else 4
+        end = min(len(data), start - 4 + max(16, int.from_bytes(data[start - 4 : start])))
+        for _ in range(random.integers(1, 5)):
+            # Mostly its first entries, of which others follow.
+            change = random.integers(start + 4, min(end, start + 28) if random.random() < 0.6 else end)
+            data[change] = random.choice([0, 255, int(random.integers(256))])
+        written.append(folder / f"{number:03d}-{found[place].name}")
+        written[-1].write_bytes(data)
+    return written
+
+
 @dataclass
 class Outcome:
     """What became of a folder of mutants."""

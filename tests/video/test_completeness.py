@@ -13,6 +13,7 @@ from prota.video.completeness import Packets, check_frames, check_times, missing
 from prota.video.decode import DecodeError, read_timeline
 from tests.video.clips import decode_frames, number_of, write_clip
 
+CLUSTER = b"\x1f\x43\xb6\x75"
 # An entry of a sample table or a header in a clip of 30 frames: box, offset in it, new value, numbers in the reason.
 DAMAGE: dict[str, tuple[bytes, int, int, tuple[str, ...]]] = {
     "one frame of 30 in the table of sizes": (b"stsz", 12, 1, ("1", "30")),
@@ -49,6 +50,19 @@ def test_a_keyframe_that_is_lost_with_all_that_needs_it_is_noticed(tmp_path: Pat
     data[start : start + 20_000] = bytes(20_000)
     path = tmp_path / "damaged.mp4"
     path.write_bytes(data)
+    with pytest.raises(DecodeError):
+        read_timeline(path)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_group_of_packets_that_is_lost_is_noticed(lost: int, tmp_path: Path) -> None:
+    """A reader goes on with the next; the first frames are missing, or some in the middle."""
+    path = write_clip(tmp_path / "clip.mkv", 30, noise=True, container={"cluster_time_limit": "400"})
+    assert len(read_timeline(path).times) == 30
+    groups = path.read_bytes().split(CLUSTER)
+    assert len(groups) > 3
+    damaged = CLUSTER.join(groups[: lost + 1]) + bytes(4) + CLUSTER.join(groups[lost + 1 :])
+    path.write_bytes(damaged)
     with pytest.raises(DecodeError):
         read_timeline(path)
 
@@ -92,7 +106,14 @@ def packets(kinds: str) -> Packets:
     found = Packets()
     for number, kind in enumerate(kinds):
         packet: Any = SimpleNamespace(
-            pts=number, dts=number, duration=1, size=1, stream_index=0, is_discard=False, is_keyframe=kind == "K"
+            pts=number,
+            dts=number,
+            duration=1,
+            size=1,
+            pos=number,
+            stream_index=0,
+            is_discard=False,
+            is_keyframe=kind == "K",
         )
         found.add(packet, 0)
     return found

@@ -11,9 +11,11 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 
 from prota.video.decode import decode_chosen
@@ -110,6 +112,18 @@ def attempts(path: Path) -> dict[str, str]:
         except OSError as error:
             found[name] = errno.errorcode[error.errno or 0]
     return found
+
+
+def readable_frames(path: Path) -> int:
+    """How many frames FFmpeg shows of a file, or of what is left of it."""
+    count = 0
+    with opened(path) as file, av.open(file, metadata_errors="replace") as container:
+        stream = container.streams.video[0]
+        stream.codec_context.options = {"err_detect": "explode"}
+        for packet in container.demux(stream):
+            with suppress(av.FFmpegError):
+                count += len(packet.decode())
+    return count
 
 
 def opened_bytes(path: Path) -> bytes:

@@ -125,7 +125,7 @@ export class Files {
 		const { size } = this.chosen, all = this.boxes().length;
 		$("chosen").hidden = !all;
 		$("chosen").classList.toggle("some", size > 0);
-		$("choose-all").checked = size === all;
+		$("choose-all").checked = all > 0 && size === all;
 		$("choose-all").indeterminate = size > 0 && size < all;
 		$("chosen-label").textContent = size ? `${size} selected` : "Select all";
 		$("index-again").hidden = $("remove").hidden = !size;

@@ -80,7 +80,7 @@ export class Library {
 		on(source, "message", (event) => {
 			const now = JSON.parse(event.data);
 			this.heard({ ...now, id });
-			if (!GOING.includes(now.state)) { end(); this.look(); }
+			if (!GOING.includes(now.state)) { end(); this.soon(); }
 		});
 		on(source, "error", () => { if (source.readyState === EventSource.CLOSED) end(); });
 	}

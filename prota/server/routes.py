@@ -249,6 +249,11 @@ async def explain(backend: BackendDep, q: Words, segment: SegmentRow, version: V
         return _json(await backend.worker.ask(Explain(found, words, segment)))
 
 
+def _roots(backend: Backend, request: Request) -> tuple[str, ...]:
+    """The allowed folders. None for those who may only search: they cannot index, and need no absolute paths."""
+    return backend.options.roots if request.scope["prota.right"] == "all" else ()
+
+
 @_library.get("/library", summary="Describe the library")
 async def library(backend: BackendDep, request: Request) -> LibraryInfo:
     """Return the size of the library, its folders, and whether the model is loaded."""
@@ -263,19 +268,18 @@ async def library(backend: BackendDep, request: Request) -> LibraryInfo:
         state=catalogue.state,
         detail=readable(catalogue.reason),
         folders=current.folders.names if current else [],
-        # Not for those who may only search: they cannot index, and need no absolute paths.
-        allow=[readable(folder) for folder in backend.options.roots if request.scope["prota.right"] == "all"],
+        allow=[readable(folder) for folder in _roots(backend, request)],
     )
 
 
 @_library.get("/files", summary="List files")
-async def files(backend: BackendDep, wanted: Annotated[Wanted, Depends(_wanted)]) -> FileList:
+async def files(backend: BackendDep, request: Request, wanted: Annotated[Wanted, Depends(_wanted)]) -> FileList:
     """Return a page of all files of the library: searchable ones, bad ones with the reason, and missing ones."""
     if backend.catalogue.current is None and backend.catalogue.state == "ready":
         return FileList(version=0, total=0, states={"indexed": 0, "bad": 0, "gone": 0}, files=[])
     found = backend.catalogue.at()
     with backend.requests.slot():
-        return await backend.requests.run(lambda: browsing.files(found, wanted, backend.options.roots))
+        return await backend.requests.run(lambda: browsing.files(found, wanted, _roots(backend, request)))
 
 
 @_library.post("/files/remove", summary="Remove files")

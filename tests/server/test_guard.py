@@ -232,11 +232,13 @@ class TestTwoTokens:
             assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
         # Absolute paths are for those who may index.
         assert shared.get("/api/v1/library", headers=shown).json()["allow"] == []
+        assert not any(file["managed"] for file in shared.get("/api/v1/files", headers=shown).json()["files"])
 
     def test_the_other_does_everything(self, shared: TestClient, world: World) -> None:
         shown = {"Authorization": f"Bearer {TOKEN}"}
         assert shared.get("/metrics", headers=shown).status_code == 200
         assert shared.get("/api/v1/library", headers=shown).json()["allow"] == [str(world.videos)]
+        assert all(file["managed"] for file in shared.get("/api/v1/files", headers=shown).json()["files"])
         assert shared.get("/api/v1/jobs", headers=shown).json() == []
 
     def test_a_cookie_allows_what_its_token_does(self, shared: TestClient) -> None:

@@ -116,7 +116,10 @@ def timed(find: Callable[[PreparedTokens], Any], queries: list[PreparedTokens]) 
 
 def processor(finder: ShardedFinder) -> list[float]:
     """Seconds that each shard has worked."""
-    return ray.get([shard.actor.__ray_call__.remote(lambda _: time.process_time()) for shard in finder.shards])
+    times: list[float] = ray.get(
+        [shard.actor.__ray_call__.remote(lambda _: time.process_time()) for shard in finder.shards]
+    )
+    return times
 
 
 def ratio(store: Snapshot, head: ScoreHead, options: argparse.Namespace) -> None:

@@ -28,6 +28,7 @@ def enlarged(path: Path, height: int, folder: Path) -> Path:
     made = folder / f"{path.stem}.mp4"
     with av.open(str(path)) as source, av.open(str(made), "w") as target:
         old = source.streams.video[0]
+        assert old.average_rate is not None
         rate = round(old.average_rate)
         new = target.add_stream("libx264", rate=rate, options={"preset": "veryfast", "g": str(2 * rate)})
         new.height, new.width, new.pix_fmt = height, round(height * old.width / old.height / 2) * 2, "yuv420p"

@@ -50,7 +50,7 @@ def pictures(clip: str | None, encoder: EncoderConfig) -> Tensor:
 
     *_, frames = decode_chosen(
         clip,
-        lambda timeline: uniform_indices(timeline.times, timeline.duration, count),
+        lambda timeline: uniform_indices(timeline.times, timeline.duration, count).tolist(),
         lambda frame: to_square(frame, size, encoder.picture),
     )
     return torch.stack([torch.from_numpy(frame) for frame in frames]).permute(0, 3, 1, 2)[None]
@@ -68,9 +68,9 @@ def prepared(model: ProTA, way: str) -> Callable[[], AbstractContextManager[obje
         # A scale per row of the weights, as in our own files; activations have one for all.
         chosen = {torch.nn.Linear: per_channel_dynamic_qconfig}
         for tower in towers:
-            tower.model = quantize_dynamic(tower.model, chosen)
+            tower.model = quantize_dynamic(tower.model, chosen)  # type: ignore[no-untyped-call]
         if model.video_encoder.temporal is not None:
-            model.video_encoder.temporal = quantize_dynamic(model.video_encoder.temporal, chosen)
+            model.video_encoder.temporal = quantize_dynamic(model.video_encoder.temporal, chosen)  # type: ignore[no-untyped-call]
     elif way == "compiled":
         for tower in towers:
             tower.model.compile()

@@ -63,7 +63,7 @@ def milliseconds(work: Callable[[], object], device: str, budget: float = 1.0) -
     times: list[float] = []
     while len(times) < 3 or (sum(times) < budget * 1e3 and len(times) < 50):
         if device == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             start.record()
             work()
             end.record()
@@ -158,8 +158,9 @@ def gpu_step(batch: int, name: str, score: Callable[[PreparedTokens, PreparedTok
         leaves = [items.map(lambda tensor: tensor.detach().clone()) for items in (texts, videos)]
         for items in leaves:
             for tensor in (items.direction, items.spread, items.weight):
-                tensor.requires_grad_()
-        score(*leaves).backward(into)
+                if tensor is not None:
+                    tensor.requires_grad_()
+        torch.autograd.backward([score(*leaves)], [into])
 
     torch.cuda.reset_peak_memory_stats()
     took = milliseconds(step, "cuda")
@@ -193,8 +194,8 @@ def gpu_search(flops: float, read: float, segments: int) -> None:
     size = sum(tensor.numel() * tensor.element_size() for tensor in whole.tensors)
     queries = prepared(64, 1, "cuda")[0]
     for texts, words in ((1, WORDS), (1, 12), (64, WORDS), (64, 12)):
-        some = queries[:texts].map(lambda tensor, words=words: tensor[:, :words].contiguous())
-        took = milliseconds(lambda some=some: search.top_k(some, bank, 100, CONFIG), "cuda")
+        some = queries[:texts].map(partial(_shorter, words))
+        took = milliseconds(partial(search.top_k, some, bank, 100, CONFIG), "cuda")
         limit = max(size / read, texts * segments * PAIR_FLOPS * words / WORDS / flops)
         row(
             f"top 100 of {segments:,}  {texts} queries of {words} words",
@@ -218,13 +219,21 @@ def gpu_tune() -> None:
         tiling = choose_tiling(WORDS, FRAMES, WIDTH, 2, columns, warps=warps, stages=stages, group=group)
         tiling = replace(tiling, depth=depth)
         name = f"columns {columns} warps {warps} stages {stages} depth {depth} group {group}"
-        attempt(name, lambda t=tiling, n=name: row(f"forward {n}", milliseconds(
-            lambda: fused.score_operands(left, right, MATHS, t), "cuda", 0.2)))  # fmt: skip
+        work = partial(fused.score_operands, left, right, MATHS, tiling)
+        attempt(name, partial(_tuned, f"forward {name}", work))
     for columns, warps, stages in ((64, 8, 3), (64, 8, 2), (32, 4, 3), (32, 8, 3)):
         tiling = choose_tiling(WORDS, FRAMES, WIDTH, 2, columns, warps=warps, stages=stages, group=8)
         name = f"columns {columns} warps {warps} stages {stages}"
-        attempt(name, lambda t=tiling, n=name: row(f"backward at 512 {n}", milliseconds(
-            lambda: fused.gradients(small, few, into, MATHS, t), "cuda", 0.2)))  # fmt: skip
+        back = partial(fused.gradients, small, few, into, MATHS, tiling)
+        attempt(name, partial(_tuned, f"backward at 512 {name}", back))
+
+
+def _shorter(words: int, tensor: Tensor) -> Tensor:
+    return tensor[:, :words].contiguous()
+
+
+def _tuned(name: str, work: Callable[[], object]) -> None:
+    row(name, milliseconds(work, "cuda", 0.2))
 
 
 @torch.no_grad()
@@ -241,7 +250,7 @@ def cpu_rows(texts: int, videos: int, ragged: bool) -> None:
 
     attempt("fused", fused_row)
     rows, columns = left.direction.flatten(0, 1), right.direction.flatten(0, 1)
-    products = milliseconds(lambda: [part @ columns.T for part in rows.split(2000)], "cpu", 2)
+    products = milliseconds(lambda: [part @ columns.T for part in torch.split(rows, 2000)], "cpu", 2)
     row(f"{shape}  the two matrix products alone (torch)", 2 * products, None, reference)
 
 

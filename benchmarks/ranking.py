@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,14 +50,14 @@ def main() -> None:
 
     double = videos.without_source().to(torch.float64)
     exact = scored(lambda left, _: head.reference_score(left.to(torch.float64), double))
-    ways = {"reference, float32": head.reference_score}
+    ways: dict[str, Callable[[PreparedTokens, PreparedTokens], Tensor]] = {
+        "reference, float32": lambda left, right: head.reference_score(left, right)
+    }
     if options.device == "cpu":
         ways["fused, float32"] = lambda left, right: cpu.score(left, right, head.config)
     else:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            ways[f"fused, {str(dtype).removeprefix('torch.')}"] = lambda left, right, dtype=dtype: fused.score(
-                left, right, head.config, dtype
-            )
+            ways[f"fused, {str(dtype).removeprefix('torch.')}"] = partial(fused.score, config=head.config, dtype=dtype)
     best = exact.topk(10, dim=1).indices
     print(f"{split.name}: {len(captions)} texts, {len(split)} videos, {options.device}")
     print(f"{'':22s} {'largest diff':>12s} {'same place':>11s} {'same ten':>9s} {'R@1':>7s} {'R@10':>7s}")

@@ -30,6 +30,8 @@ from prota.types import PreparedTokens, Tokens
 def naive_score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConfig) -> Tensor:
     """ProTA's default score as one would first write it: every intermediate is a tensor [A, B, N, M]."""
     cosine = torch.einsum("and,bmd->abnm", texts.direction, videos.direction)
+    assert texts.spread is not None
+    assert videos.spread is not None
     text_norm, video_norm = texts.spread.square().sum(-1), videos.spread.square().sum(-1)
     spread = torch.einsum("and,bmd->abnm", texts.spread, videos.spread)
     distance = (2 - 2 * cosine) + text_norm[:, None, :, None] + video_norm[None, :, None, :] - 2 * spread
@@ -38,8 +40,8 @@ def naive_score(texts: PreparedTokens, videos: PreparedTokens, config: ScoreConf
     exponents = range(1 - config.kernels // 2, config.kernels + 1 - config.kernels // 2)
     gram = torch.stack([torch.exp(-squared / (config.bandwidth_value * 2.0**k)) for k in exponents]).mean(0)
 
-    def aggregate(values: Tensor, temperature: float, mask: Tensor, dim: int) -> Tensor:
-        return (values * (temperature * values).masked_fill(~mask, -torch.inf).softmax(dim)).sum(dim)
+    def aggregate(values: Tensor, temperature: float | str, mask: Tensor, dim: int) -> Tensor:
+        return (values * (float(temperature) * values).masked_fill(~mask, -torch.inf).softmax(dim)).sum(dim)
 
     words, frames = texts.mask[:, None, :, None], videos.mask[None, :, None, :]
     text = aggregate(similarity, config.lambda_, frames, -1) * aggregate(gram, config.xi, frames, -1)

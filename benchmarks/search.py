@@ -94,7 +94,7 @@ class World:
 
 
 def rows_of(world: World, records: list[VideoRecord]) -> Iterator[pa.RecordBatch]:
-    return (segment_rows(world.video(int(record.video_id, 16)), STAMP) for record in records)
+    return (segment_rows(world.video(int(record.video_id, 16)), record, STAMP) for record in records)
 
 
 def fill(folder: Path, segments: int, world: World) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import platform
 import tempfile
 from pathlib import Path
@@ -70,7 +71,8 @@ class Shard:
     def draw(self, shape: tuple[int, ...]) -> np.ndarray:
         times = self.random.choice(self.samples, shape)
         late = self.random.random(shape) < STRAGGLERS
-        factors = np.exp(self.random.uniform(*np.log(SLOWER), int(late.sum())))
+        low, high = map(math.log, SLOWER)
+        factors = np.exp(self.random.uniform(low, high, int(late.sum())))
         times[late] *= factors
         return times
 

@@ -146,7 +146,9 @@ class _Decoding(Generic[B, A]):
     async def get(self, request: Request, originals: Originals, record: VideoRecord, wanted: B) -> A:
         key = record.video_id, wanted
         if (known := self.kept.get(key)) is not None:
-            return known
+            # Not of a file that is gone, or is another.
+            with await asyncio.to_thread(originals.open, record):
+                return known
 
         def work(left: threading.Event) -> A:
             if left.is_set():

@@ -19,7 +19,7 @@ import numpy as np
 
 from prota.video.pictures import is_picture, read_picture
 from prota.video.pyav import _av
-from prota.video.source import CLOSE, Source, codec_of
+from prota.video.source import CLOSE, THREADS, Source, codec_of
 from prota.video.timeline import DecodeError, Picture
 
 __all__ = [
@@ -60,6 +60,7 @@ _MP4 = {
 _TICKS = 90_000
 _CLOCK = Fraction(1, _TICKS)
 _X264 = {"preset": "superfast", "crf": "23", "maxrate": str(RATE), "bufsize": str(2 * RATE), "bf": "0", "g": "600"}
+_X264["threads"] = str(THREADS)
 JPEG_QUALITY = 85
 # Numbers of colour spaces, and the height from which video has those of high definition.
 _RGB, _BT709, _UNKNOWN_COLOURS, _BT601, _HD = 0, 1, 2, 6, 720
@@ -179,7 +180,7 @@ def _written(source: Source, start: float, end: float, copied: tuple[int, int | 
         if copied is None or group is None:
             packets = _encoded(source, target, start, end)
         else:
-            packets = _copied(source, target, group, copied[1])
+            packets = _copied(source, target, group, after=copied[1], end=end)
         sound = list[Any]()
         if source.sound is not None:
             whole = None if group is None else _copied_sound(source, target, start, end)
@@ -203,14 +204,16 @@ def _group(source: Source, first: int, after: int | None) -> list[Any] | None:
     return packets or None
 
 
-def _copied(source: Source, target: Any, group: list[Any], after: int | None) -> list[Any]:
+def _copied(source: Source, target: Any, group: list[Any], *, after: int | None, end: float) -> list[Any]:
     stream = target.add_stream_from_template(source.stream)
     shown = [source.time(packet.pts) for packet in group]
     # Not all containers have times of decoding: the earliest that are in order.
     ordered = sorted(shown)
     delay = max(place - time for place, time in zip(ordered, shown, strict=True))
     if after is None:
-        ordered.append(ordered[-1] + max(float((group[-1].duration or 0) * source.stream.time_base), CLOSE))
+        # The last frame is shown to the end, if it is the last packet.
+        length = max(float((group[-1].duration or 0) * source.stream.time_base), CLOSE)
+        ordered.append(max(ordered[-1] + length, end if shown[-1] == ordered[-1] else 0.0))
     packets = []
     for packet, time, (decoded, following) in zip(group, shown, pairwise(ordered), strict=False):
         packet.stream = stream
@@ -227,7 +230,14 @@ def _encoded(source: Source, target: Any, start: float, end: float) -> list[Any]
             stream = _video_stream(source, target, frame)
         turned = source.is_turned(frame)
         upright = _av().VideoFrame.from_ndarray(source.upright(frame), format="rgb24") if turned else frame
-        picture = upright.reformat(stream.codec_context.width, stream.codec_context.height, "yuv420p")
+        picture = upright.reformat(
+            stream.codec_context.width,
+            stream.codec_context.height,
+            "yuv420p",
+            # Pictures of 0 to 255 become those of 16 to 235, as players expect.
+            src_color_range=frame.color_range or None,
+            dst_color_range=1,
+        )
         picture.pts, picture.time_base = _ticks(time + SHIFT), _CLOCK
         # The encoder would take over the type of a decoded frame.
         picture.pict_type = _av().video.frame.PictureType.NONE

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -16,12 +17,14 @@ import numpy as np
 from prota.video.pyav import _av, _opened, _orientation, _rate
 from prota.video.timeline import Picture
 
-__all__ = ["CLOSE", "Source", "codec_of"]
+__all__ = ["CLOSE", "THREADS", "Source", "codec_of"]
 
 # Seconds. The API rounds times to milliseconds.
 CLOSE = 1e-3
 # Seconds to seek back for a key frame; after these, everything from the start is read.
 BACK = (0.0, 2.0, 10.0, 60.0)
+# Threads of a decoder or an encoder: several videos are watched at a time.
+THREADS = 2
 # Packets among which the first frame to be shown is.
 REORDERED = 40
 # Bytes of a key frame: AVI has smaller packets where a frame is repeated.
@@ -59,10 +62,12 @@ class Source:
     @contextmanager
     def opened(cls, path: Path) -> Iterator[Source]:
         """DecodeError if the file cannot be read."""
-        with _opened(path) as (container, stream):
+        with _opened(path, THREADS) as (container, stream):
             # Corrupt frames are shown as well as possible.
             stream.codec_context.options = {}
             yield cls(path, container, stream)
+        # Containers and their streams refer to each other, and keep their threads.
+        gc.collect()
 
     def time(self, stamp: int, stream: Any = None) -> float:
         return float(stamp * (stream or self.stream).time_base) - self.offset

@@ -332,14 +332,17 @@ class Handler(BaseHTTPRequestHandler):
             )
         if rest == ["frame"]:
             data = io.BytesIO()
-            clip.picture(float(given["t"])).save(data, "JPEG")
+            clip.picture(float(given["t"]), (640, 360)).save(data, "JPEG")
             return self.send(data.getvalue(), "image/jpeg")
-        if rest == ["stream"] and not clip.path.exists():
+        if rest in (["stream"], ["play"]) and not clip.path.exists():
             return self.problem(404, "Not found", "the file of this video is not there any more")
+        if rest == ["play"]:
+            return self.problem(422, "Unprocessable", "cannot decode the file: no video stream")
         if rest != ["stream"]:
             size = clip.path.stat().st_size if clip.path.exists() else 0
             facts = {"duration": clip.seconds, "size": size, "codec": "vp8" if clip.seconds else "png"}
             facts |= {"title": clip.title, "folder": clip.folder, "modified": clip.modified, "kind": clip.kind}
+            facts |= {"plays": "original" if clip.seconds else None, "offset": 0.0, "part": 6.0, "shift": 10.0}
             return self.json({"video": clip.id, "width": 320, "height": 180, **facts})
         data, kind = clip.path.read_bytes(), "video/webm" if clip.seconds else "image/png"
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))

@@ -192,7 +192,9 @@ def patient(**options: Any) -> Iterator[Asker]:
 
 
 def play(scene: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scene, LIMIT))
+    # Not in this thread, in which the browser of other tests may have its loop.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, asyncio.wait_for(scene, LIMIT)).result()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image
 from prota.video import showing, source
 from prota.video.decode import DecodeError, decode_chosen, read_timeline
 from prota.video.showing import SHIFT, FrameRequest, Part, PartRequest, frame_jpeg, playing, video_part
+from tests.processes import posix
 from tests.video.clips import number_of, write_clip
 
 # Name and codec of a clip, and how it plays.
@@ -208,3 +210,28 @@ def test_what_cannot_be_decoded(tmp_path: Path) -> None:
                  lambda: video_part(PartRequest(path, 0, "transcoded", 5.0))):  # fmt: skip
         with pytest.raises(DecodeError):
             work()
+
+
+@posix
+def test_the_last_frame_lasts_to_the_end(short: float, tmp_path: Path) -> None:
+    """Of frames that are long, in a container that does not say how long."""
+    path = write_clip(tmp_path / "a.mkv", 5, stamps=[50 * number for number in range(5)], options={"g": "2", "bf": "0"})
+    assert playing(path).plays == "remuxed"
+    duration = read_timeline(path).duration
+    (*_, last) = (part for part in parts(path) if part.data)
+    with av.open(io.BytesIO(last.data)) as file:
+        (*_, packet) = (packet for packet in file.demux(video=0) if packet.size)
+        assert packet.pts is not None
+        assert packet.duration is not None
+        assert float((packet.pts + packet.duration) * packet.time_base) - SHIFT == pytest.approx(duration, abs=2e-3)
+
+
+@posix
+def test_decoders_and_encoders_end_with_their_threads(tmp_path: Path) -> None:
+    path = clip(tmp_path, "a.avi", "mpeg4")
+    counts = []
+    for _ in range(4):
+        parts(path)
+        frame_jpeg(FrameRequest(path, 0.5, 640))
+        counts.append(len(os.listdir("/proc/self/task")))
+    assert max(counts) <= counts[0]

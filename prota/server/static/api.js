@@ -10,7 +10,7 @@ export class Problem extends Error {
 
 const address = (path) => new URL(`api/v1${path}`, document.baseURI).href;
 
-async function api(path, { method = "GET", json, body, signal } = {}) {
+async function api(path, { method = "GET", json, body, signal, read = (response) => response.json() } = {}) {
 	const headers = json ? { "Content-Type": "application/json" } : {};
 	let response;
 	try {
@@ -18,7 +18,7 @@ async function api(path, { method = "GET", json, body, signal } = {}) {
 	} catch (error) {
 		throw error.name === "AbortError" ? error : new Problem(0);
 	}
-	if (response.ok) return response.json();
+	if (response.ok) return read(response);
 	if (response.status === 502 || response.status === 504) throw new Problem(0); // a proxy's
 	if (response.status === 401) document.dispatchEvent(new Event("prota:token"));
 	throw new Problem(response.status, await response.json().catch(() => ({})), Number(response.headers.get("Retry-After")) || 2);
@@ -42,6 +42,9 @@ export const video = (id, signal) => api(of(id), { signal });
 export const segments = (id, q, signal) => api(`${of(id)}/segments?${query({ q })}`, { signal });
 export const stream = (id) => address(`${of(id)}/stream`);
 export const frame = (id, t, width) => address(`${of(id)}/frame?${query({ t: t.toFixed(3), width: Math.ceil(width) })}`);
+export const part = (id, start, signal) => api(`${of(id)}/play?${query({ start })}`, {
+	signal, read: async (response) => ({ type: response.headers.get("Content-Type"), data: await response.arrayBuffer() }),
+});
 export const thumbnail = (row, version) => address(`/segments/${row}/thumbnail?${query({ version })}`);
 export const moments = (order, k, seed) => api(`/moments?${query({ order, k, seed })}`);
 export const folders = (k) => api(`/folders?${query({ k })}`);

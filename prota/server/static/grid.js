@@ -1,6 +1,7 @@
 // Moments as a grid of cards, with previews on hover and focus and arrow keys.
-import { stream } from "./api.js";
+import * as api from "./api.js";
 import { button, clock, el, icon, on, percent, span, still } from "./dom.js";
+import { Film } from "./film.js";
 import { same } from "./route.js";
 
 let preview = null;
@@ -8,8 +9,7 @@ let preview = null;
 function endPreview() {
 	if (!preview) return;
 	clearTimeout(preview.timer);
-	preview.video.removeAttribute("src");
-	preview.video.load(); // closes the connection
+	preview.film.unload();
 	preview.video.remove();
 	preview = null;
 }
@@ -19,15 +19,14 @@ function startPreview(card, { video: id, start, end }) {
 	endPreview();
 	if (matchMedia("(prefers-reduced-motion: reduce)").matches || navigator.connection?.saveData) return;
 	const video = el("video", { "aria-hidden": "true", tabindex: -1, playsinline: "" });
-	const begin = () => { video.currentTime = start; video.play().catch(() => {}); };
+	const film = new Film(video);
 	video.muted = true;
-	on(video, "loadedmetadata", begin);
-	on(video, "ended", begin);
+	on(video, "ended", () => { film.time = start; video.play().catch(() => {}); });
 	on(video, "playing", () => video.classList.add("on"));
-	on(video, "timeupdate", () => { if (video.currentTime > Math.max(end, start + 1)) video.currentTime = start; });
+	on(video, "timeupdate", () => { if (film.time > Math.max(end, start + 1)) film.time = start; });
 	// Not for a pointer that only passes over.
-	const timer = setTimeout(() => { card.querySelector(".thumb").append(video); video.src = stream(id); }, 250);
-	preview = { card, timer, video };
+	const timer = setTimeout(() => { card.querySelector(".thumb").append(video); film.load(id, start, api.video(id)); }, 250);
+	preview = { card, film, timer, video };
 }
 
 function card(moment, actions) {
@@ -35,6 +34,9 @@ function card(moment, actions) {
 	const length = moment.duration || end;
 	const image = el("img", { src: moment.thumbnail, alt: "", loading: "lazy", decoding: "async" });
 	on(image, "error", () => { image.hidden = true; });
+	// The frame that matches best, as sharp as the screen; over the stored picture, which is there at once.
+	const sharp = el("img", { src: api.frame(moment.video, moment.best ?? start, Math.min(innerWidth, 320) * devicePixelRatio), alt: "", class: "sharp", loading: "lazy", decoding: "async" });
+	on(sharp, "error", () => sharp.remove());
 	const likely = score == null ? "" : probability == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "Probability of being relevant" },
 			el("span", { class: "meter", vars: { share: probability } }), moment.weaker ? `weaker (${percent(probability)})` : percent(probability));
@@ -47,7 +49,7 @@ function card(moment, actions) {
 			actions.play(moment);
 		},
 	},
-	el("span", { class: "thumb" }, image, el("span", { class: "time" }, span(moment)),
+	el("span", { class: "thumb" }, image, sharp, el("span", { class: "time" }, span(moment)),
 		end - start >= 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),
 	el("span", { class: "title" }, title),
 	el("span", { class: "facts" }, el("span", { class: "folder" }, folder), likely));

@@ -1,6 +1,7 @@
 // The player: the video from the moment on, all matches on a timeline, and the explanation.
 import * as api from "./api.js";
 import { $, button, clock, el, on, span, still } from "./dom.js";
+import { Film } from "./film.js";
 import { Timeline } from "./timeline.js";
 import * as why from "./why.js";
 
@@ -11,7 +12,7 @@ const play = () => video.play().catch(() => {}); // browsers may refuse before t
 
 export class Player {
 	constructor(route, actions) {
-		Object.assign(this, { route, actions, moment: null, stop: new AbortController() });
+		Object.assign(this, { route, actions, moment: null, film: new Film(video, (error) => this.broken(error)), stop: new AbortController() });
 		this.timeline = new Timeline((mark) => this.jump(mark));
 		on(dialog, "cancel", (event) => { event.preventDefault(); route.close(); });
 		on(dialog, "keydown", (event) => this.key(event));
@@ -25,7 +26,7 @@ export class Player {
 		});
 		on(video, "timeupdate", () => this.tick());
 		on(video, "durationchange", () => this.layout());
-		for (const screen of [video, picture]) on(screen, "error", () => this.broken());
+		on(picture, "error", () => this.broken());
 	}
 
 	get screen() { return still(this.moment) ? picture : video; }
@@ -62,8 +63,7 @@ export class Player {
 
 	unload() {
 		picture.removeAttribute("src");
-		video.removeAttribute("src");
-		video.load();
+		this.film.unload();
 	}
 
 	load(at) {
@@ -72,10 +72,10 @@ export class Player {
 		$("video-error").hidden = true;
 		for (const one of [video, picture]) one.hidden = one !== screen;
 		$("timeline").hidden = screen === picture;
-		screen.src = api.stream(this.moment.video);
-		if (screen === picture) return;
-		on(video, "loadedmetadata", () => this.seek(at), { once: true, signal: this.stop.signal });
-		play();
+		const { video: id } = this.moment;
+		this.about = api.video(id);
+		if (screen === picture) picture.src = api.stream(id);
+		else this.film.load(id, at, this.about);
 	}
 
 	title() {
@@ -86,7 +86,7 @@ export class Player {
 	async details(moment, signal) {
 		try {
 			const [about, found] = await Promise.all([
-				api.video(moment.video, signal), this.query ? api.segments(moment.video, this.query, signal) : null]);
+				this.about, this.query ? api.segments(moment.video, this.query, signal) : null]);
 			Object.assign(moment, { title: about.title || moment.title, folder: about.folder, duration: about.duration });
 			this.codec = about.codec;
 			if (found?.length && moment.segment == null) {
@@ -105,9 +105,9 @@ export class Player {
 
 	layout() { this.timeline.layout(this.length); this.tick(); }
 
-	tick() { if (this.moment) this.timeline.tick(video.currentTime, this.moment); }
+	tick() { if (this.moment) this.timeline.tick(this.film.time, this.moment); }
 
-	seek(seconds) { video.currentTime = Math.max(0, Math.min(seconds, this.length)); this.tick(); }
+	seek(seconds) { this.film.time = Math.min(seconds, this.length); this.tick(); }
 
 	jump({ start, end, segment }) {
 		this.moment = { ...this.moment, start, end, segment, version: null };
@@ -118,7 +118,7 @@ export class Player {
 		this.explain(this.route.state.why);
 	}
 
-	hop(step) { if (this.timeline.marks.length > 1) this.timeline.hop(step, video.currentTime, this.moment); }
+	hop(step) { if (this.timeline.marks.length > 1) this.timeline.hop(step, this.film.time, this.moment); }
 
 	toggle() { if (this.query) this.route.go({ why: $("why").hidden }, { replace: true }); }
 
@@ -141,11 +141,12 @@ export class Player {
 		}
 	}
 
-	async broken() {
-		if (!this.moment || !this.screen.getAttribute("src")) return;
+	async broken(error) {
+		if (!this.moment || !(error || this.screen.getAttribute("src"))) return;
 		const { moment: { video: broken }, detailed } = this;
 		const href = api.stream(broken);
-		const said = await fetch(href, { headers: { Range: "bytes=0-0" } }).then((r) => !r.ok && r.json()).catch(() => ({}));
+		// What the server cannot decode either has the status 422.
+		const said = error ? error.status !== 422 && error.status != null && { detail: error.message } : await fetch(href, { headers: { Range: "bytes=0-0" } }).then((r) => !r.ok && r.json()).catch(() => ({}));
 		await detailed;
 		if (this.moment?.video !== broken) return;
 		$("video-error").replaceChildren(...(said
@@ -156,7 +157,7 @@ export class Player {
 	}
 
 	/** Reload at the same place after the server was away. */
-	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(video.currentTime || this.moment.start); }
+	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(this.film.time || this.moment.start); }
 
 	async copy() {
 		$("copy-label").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy failed");
@@ -167,8 +168,8 @@ export class Player {
 		const { target, key } = event;
 		const onMark = target.closest(".mark");
 		const run = {
-			ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(video.currentTime - 5)),
-			ArrowRight: () => (onMark ? this.hop(1) : this.seek(video.currentTime + 5)),
+			ArrowLeft: () => (onMark ? this.hop(-1) : this.seek(this.film.time - 5)),
+			ArrowRight: () => (onMark ? this.hop(1) : this.seek(this.film.time + 5)),
 			n: () => this.hop(1), p: () => this.hop(-1), w: () => this.toggle(), l: () => this.actions.like(this.moment),
 			m: () => { video.muted = !video.muted; }, f: () => this.screen.requestFullscreen(),
 			" ": target.closest("button, a, video") ? null : () => (video.paused ? play() : video.pause()),

@@ -131,6 +131,9 @@ def test_a_library_is_searched_with_texts_and_clips(tmp_path: Path) -> None:
     assert {hit.path.stem for hit in part} == {"blue-top", "green-right"}
     hit = one[0]
     assert hit.thumbnail.startswith(b"\xff\xd8")
+    assert hit.save_clip(tmp_path / "clip.mp4").stat().st_size
+    assert one.save_reel(tmp_path / "reel.mkv").stat().st_size
+    assert len(one.export(tmp_path / "hits.m3u").read_text(encoding="utf-8").splitlines()) == 1 + 4 * len(one)
     why = hit.explain()
     parts = [part.contribution for part in (*why.words, *why.frames, why.rest)]
     assert sum(parts) == pytest.approx(hit.score, abs=1e-4)

@@ -17,6 +17,7 @@ import prota
 from prota.cli import (
     ablate,
     calibrate,
+    cut,
     data,
     evaluate,
     export,
@@ -77,6 +78,7 @@ app.command(rich_help_panel=_SEARCH, cls=RayCommand)(index.index)
 app.command(rich_help_panel=_SEARCH)(search.search)
 app.command(rich_help_panel=_SEARCH, cls=RayCommand)(serve.serve)
 app.command(rich_help_panel=_SEARCH)(match.match)
+app.command(rich_help_panel=_SEARCH)(cut.cut)
 app.add_typer(library.app, name="library", rich_help_panel=_SEARCH)
 app.add_typer(data.app, name="data", rich_help_panel=_TRAIN)
 app.command(rich_help_panel=_TRAIN)(train.train)

@@ -69,6 +69,13 @@ def search(
     explain: Annotated[bool, typer.Option("--explain", help="show which words match which seconds")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the results as JSON, one line per query")] = False,
     open_best: Annotated[bool, typer.Option("--open", help="play the best good match")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write the good matches to a .csv, .json, .m3u, .edl, .fcpxml or .otio file"),
+    ] = None,
+    reel: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="join the good matches to one .mp4, .mov or .mkv video")
+    ] = None,
     model: ModelName = None,
     device: Device = "auto",
 ) -> None:
@@ -90,7 +97,7 @@ def search(
         lib = Library(library, model, device=device, existing=True)
     finally:
         gc.enable()
-    best: Hit | None = None
+    found: list[Results] = []
     for text in texts:
         # One at a time: on a CPU, scores of a batch may differ in the last bit.
         results = lib.search(text if like is None else None, k, like=like, where=where, exact=exact)
@@ -102,13 +109,27 @@ def search(
                 f"{results.damaged} corrupt segments were left out: run `prota library repair --library {library}`",
                 err=True,
             )
-        best = best or next(iter(results), None)
+        found.append(results)
         if as_json:
             print_json(_as_dict(results, explain))
         else:
             _show(results, explain, filtered=where is not None)
-    if open_best and best is not None:
+    _hand_over(found, export, reel)
+    if open_best and (best := next((hit for results in found for hit in results), None)) is not None:
         _open(best)
+
+
+def _hand_over(found: list[Results], export: Path | None, reel: Path | None) -> None:
+    if export is not None:
+        from prota.library.search.export import export as write
+
+        typer.echo(f"{export}: {write(found, export)} moments", err=True)
+    if reel is not None:
+        from prota.workers.cutting import Span, save_reel
+
+        hits = [hit for results in found for hit in results if hit.video.kind == "video"]
+        seconds = save_reel([Span(hit.path, hit.start, hit.end) for hit in hits], reel)
+        typer.echo(f"{reel}: {len(hits)} moments, {seconds:.1f} s", err=True)
 
 
 def _queries(words: list[str] | None, file: Path | None, like: str | None) -> list[str]:
@@ -153,6 +174,8 @@ def _show(results: Results, explain: bool, *, filtered: bool) -> None:
 
     console, good = Console(), results.good
     text = escape(results.query.text if results.query.like else f"“{results.query.text}”")
+    if results.hint is not None:
+        typer.echo(f"note: {results.hint}", err=True)
     if not results.hits:
         console.print(f"no results for {text}{': no video matches --where' if filtered else ''}")
         return
@@ -161,9 +184,11 @@ def _show(results: Results, explain: bool, *, filtered: bool) -> None:
     )
     video = Column("video", overflow="fold")
     # An uncalibrated model, or a search by example, gives no probability.
-    judges = any(hit.probability is not None for hit in results.hits)
+    judges = any(hit.probability is not None for hit in results.hits) or len(good) < len(results.hits)
     columns = (number, moment, best, video, *([match] if judges else []), score)
-    table = Table(*columns, title=text if good else f"no good match for {text}")
+    table = Table(
+        *columns, title=text if good else f"no good match for {text}{' with this filter' if filtered else ''}"
+    )
     for place, hit in enumerate(results.hits, start=1):
         picture, judged = hit.video.kind == "picture", "" if hit.probability is None else f"{hit.probability:.0%}"
         table.add_row(
@@ -171,7 +196,7 @@ def _show(results: Results, explain: bool, *, filtered: bool) -> None:
             "picture" if picture else f"{clock(hit.start)} – {clock(hit.end)}",
             "" if picture else clock(hit.best),
             escape(_short(hit.video.path)),
-            *([judged if hit in good else f"weaker ({judged})"] if judges else []),
+            *([judged if hit in good else f"weaker ({judged})".removesuffix(" ()")] if judges else []),
             f"{hit.score:.3f}",
             style="" if hit in good else "dim",
             # A line between good and weaker matches.

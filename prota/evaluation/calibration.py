@@ -6,6 +6,7 @@ few videos: *cat* scores lower than any sentence about a cat. Both kinds have eq
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ _CAPTIONS = 5
 # Words needed in either half to calibrate short queries.
 _WORDS = 10
 _TEXTS_AT_ONCE = 256
+# Share of the captions that are less general than a general query.
+_GENERAL = 0.97
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,14 @@ def calibrate(captions: Queries, words: Queries | None = None) -> Calibration:
             kinds.append(found)
     half = _fit([trials.part(trials.owner % 2 == 0) for trials in kinds], sizes[-1])
     qualities = [_quality(half, trials.part(trials.owner % 2 == 1)) for trials in kinds]
-    return Calibration(_fit(kinds, sizes[-1]), background.tolist(), qualities[0], qualities[1] if kinds[1:] else None)
+    fit = replace(_fit(kinds, sizes[-1]), general=_general(captions.scores[:, background]))
+    return Calibration(fit, background.tolist(), qualities[0], qualities[1] if kinds[1:] else None)
+
+
+def _general(unrelated: Tensor) -> float:
+    """`Fit.general`: hardly a caption is as general as that; infinite if scores may be negative."""
+    shares = unrelated.mean(dim=1) / unrelated.std(dim=1).clamp(min=1e-6)
+    return float(shares.quantile(_GENERAL)) if shares.quantile(0.5) > 0 else math.inf
 
 
 def measure(relevance: Relevance, queries: Queries, unrelated: Tensor) -> Quality:

@@ -123,6 +123,7 @@ class Search(Task):
             query=readable(query.text),
             cut=query.cut,
             no_good_match=results.no_good_match,
+            hint=None if results.hint is None else readable(results.hint),
             version=version,
             took_ms=self.took_ms(),
             partial=results.coverage.partial,

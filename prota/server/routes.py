@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path as FilePath
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -182,7 +183,7 @@ async def search(
     with backend.requests.slot():
         if backend.catalogue.current is None and backend.catalogue.state == "ready":
             # The library is empty, and no model is loaded.
-            nothing = Answer(query=q, cut=False, no_good_match=False, version=0, took_ms=0.0, moments=[], weaker=[])
+            nothing = Answer(query=q, cut=False, no_good_match=True, version=0, took_ms=0.0, moments=[], weaker=[])
             return _json(nothing.model_dump_json())
         found = backend.catalogue.searchable()
         return _json(await backend.worker.ask(Search(found, _cleaned(q), k, started, filters, all)))
@@ -419,6 +420,29 @@ async def play(
     if not part.data:
         return Response(status_code=204, headers=_FOR_GOOD)
     return Response(part.data, media_type=f'video/mp4; codecs="{part.codecs}"', headers=_FOR_GOOD)
+
+
+@_library.get(
+    "/videos/{video}/clip",
+    response_class=Response,
+    summary="Download a clip",
+    responses={200: {"content": {"video/mp4": {}}}},
+)
+async def clip(
+    backend: BackendDep,
+    request: Request,
+    video: VideoId,
+    *,
+    start: Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False, description="seconds")],
+    end: Annotated[float, Query(ge=0, le=1e9, allow_inf_nan=False, description="seconds")],
+    exact: Annotated[bool, Query(description="false: copy from the key frame before start")] = True,
+) -> Response:
+    """Return a moment as an MP4 file with its sound: encoded again for exact ends, or copied. At most 600 seconds."""
+    record = backend.catalogue.at().record(video)
+    made = await backend.screening.clip(request, record, start=start, end=end, exact=exact)
+    name = f"{title_of(record)} {start:g}-{min(end, record.duration):g}.mp4"
+    disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    return Response(made.content, media_type="video/mp4", headers=_FOR_GOOD | {"Content-Disposition": disposition})
 
 
 @_library.get(

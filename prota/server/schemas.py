@@ -99,13 +99,14 @@ class Answer(BaseModel):
     """The results of a search, best first."""
 
     model_config = _example(
-        query="a dog jumps into water", cut=False, no_good_match=False, version=3, took_ms=14.2, partial=False,
-        shards=1, shards_answered=1, damaged=0, moments=[_MOMENT], weaker=[],
+        query="a dog jumps into water", cut=False, no_good_match=False, hint=None, version=3, took_ms=14.2,
+        partial=False, shards=1, shards_answered=1, damaged=0, moments=[_MOMENT], weaker=[],
     )  # fmt: skip
 
     query: str
     cut: bool = Field(description="whether the text was truncated to the length of the model")
-    no_good_match: bool = Field(description="whether all results are weaker matches")
+    no_good_match: bool = Field(description="whether no result is a good match")
+    hint: str | None = Field(None, description="what about the query may be the reason for poor results")
     version: int = Field(description="version of the library; rows of segments are valid in it alone")
     took_ms: float = Field(description="milliseconds in the server")
     partial: bool = Field(False, description="whether some shards did not answer in time")
@@ -113,7 +114,7 @@ class Answer(BaseModel):
     shards_answered: int = Field(1, description="shards that answered")
     damaged: int = Field(0, description="corrupt segments that were left out; `prota library repair` mends the library")
     moments: list[MomentFound] = Field(description="good matches")
-    weaker: list[MomentFound] = Field(description="results below the calibrated threshold")
+    weaker: list[MomentFound] = Field(description="results below the threshold of good matches")
 
 
 class LikeRequest(BaseModel):

@@ -24,6 +24,7 @@ from prota.server.media import Originals
 from prota.server.options import ServerOptions
 from prota.server.problems import ProblemError
 from prota.server.queueing import BoundedPool, LruCache
+from prota.video.cut import Clip, CutRequest, cut_clip
 from prota.video.showing import PART, FrameRequest, Part, PartRequest, Playing, Plays, frame_jpeg, playing, video_part
 from prota.video.source import CLOSE
 from prota.workers.process_pool import DecodePool, Outcome
@@ -32,8 +33,10 @@ __all__ = ["WIDTHS", "Screening"]
 
 # Widths of frames in pixels: a few, so that frames are found again.
 WIDTHS = (160, 320, 480, 640, 960, 1280, 1920)
-# Bytes of frames and of parts that are kept, and videos of which it is kept how they play.
-_FRAMES, _PARTS, _VIDEOS = 64 * 2**20, 192 * 2**20, 10_000
+# Bytes of frames, of parts and of clips that are kept, and videos of which it is kept how they play.
+_FRAMES, _PARTS, _CLIPS, _VIDEOS = 64 * 2**20, 192 * 2**20, 64 * 2**20, 10_000
+# Seconds of a clip to download.
+_LONGEST_CLIP = 600.0
 # Frames that are decoded at a time, parts, and how many requests may wait for each.
 _FRAMES_AT_ONCE, _PARTS_AT_ONCE, _WAITING = 1, 2, 200
 # Seconds between two looks at whether a client is still there; that a job nobody waits for may take to end by itself;
@@ -177,6 +180,7 @@ class Screening:
         self._ways = _Decoding(playing, self._looking, LruCache[Playing](_VIDEOS))
         self._frames = _Decoding(frame_jpeg, self._looking, LruCache[bytes](_FRAMES, len))
         self._parts = _Decoding(video_part, self._making, LruCache[Part](_PARTS, lambda part: len(part.data)))
+        self._clips = _Decoding(cut_clip, self._making, LruCache[Clip](_CLIPS, lambda clip: len(clip.content)))
 
     @property
     def rejected(self) -> int:
@@ -208,6 +212,16 @@ class Screening:
         way: Plays = "remuxed" if plays == "remuxed" else "transcoded"
         wanted = PartRequest(Path(record.path), number, way, record.duration)
         return await self._parts.get(request, self._originals, record, wanted)
+
+    async def clip(self, request: Request, record: VideoRecord, *, start: float, end: float, exact: bool) -> Clip:
+        """A moment as a file; ProblemError 422 if there is none, or it is too long."""
+        _check(record, "start", start)
+        if record.kind == "picture":
+            raise ProblemError(422, "a picture has no clips")
+        if not start < end <= start + _LONGEST_CLIP:
+            raise ProblemError(422, f"end: must be after start, and at most {_LONGEST_CLIP:g} seconds later")
+        wanted = CutRequest(Path(record.path), round(start, 3), round(end, 3), exact)
+        return await self._clips.get(request, self._originals, record, wanted)
 
 
 def _check(record: VideoRecord, name: str, seconds: float) -> None:

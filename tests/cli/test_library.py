@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from prota.files import hold
 from prota.library.search.hits import Results
 from prota.library.search.view import View
 from prota.library.storage.reader import Snapshot
+from prota.video.decode import read_timeline
 from tests.cli.test_commands import prota, succeeds
 from tests.library.mutants import index_mutants, write_mutants
 from tests.library.object_store import BUCKET, serving
@@ -124,6 +126,34 @@ def test_explanations_are_drawn(world: Path) -> None:
     assert re.search(r"0:00\.\d 0:00\.\d", said)
     assert "<start>" not in said
     assert "unsure" not in said
+
+
+def test_moments_are_handed_over(world: Path, tmp_path: Path) -> None:
+    place = ("-l", world / "lib", "--device", "cpu")
+    said = prota("search", "red", *place, "--json", "--export", tmp_path / "x.csv", "--reel", tmp_path / "r.mp4")
+    assert said.returncode == 0, said.stderr
+    moments = json.loads(said.stdout)["moments"]
+    with (tmp_path / "x.csv").open(encoding="utf-8") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == [moment["path"] for moment in moments]
+    seconds = sum(moment["end"] - moment["start"] for moment in moments)
+    assert read_timeline(tmp_path / "r.mp4").duration == pytest.approx(seconds, abs=0.5)
+    wrong = prota("search", "red", *place, "--export", tmp_path / "x.txt")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+
+
+def test_a_clip_is_cut(world: Path, tmp_path: Path) -> None:
+    video = world / "videos" / "red-left.mp4"
+    made = json.loads(succeeds("cut", video, "0:00.2", "0.8", "-o", tmp_path / "x.mkv", "--json"))
+    assert (made["start"], made["end"], made["frames"], made["sound"]) == (0.2, 0.8, 3, False)
+    assert len(read_timeline(tmp_path / "x.mkv").times) == 3
+    for code, arguments in {
+        1: (video, "50", "60", "-o", tmp_path / "y.mp4"),
+        2: (video, "1", "0", "-o", tmp_path / "y.mp4"),
+    }.items():
+        said = prota("cut", *arguments)
+        assert (said.returncode, said.stderr.count("\n"), said.stdout) == (code, 1, "")
+    assert prota("cut", video, "soon", "later").returncode == 2
+    assert not (tmp_path / "y.mp4").exists()
 
 
 def test_queries_from_a_file(world: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,21 @@ def test_facts_are_of_real_words_alone() -> None:
     assert query_facts(texts)[0].tolist() == pytest.approx([0.5, math.log(2)])
     points = PreparedTokens(torch.ones(1, 3, 2), None, torch.ones(1, 3), mask)
     assert query_facts(points)[0].tolist() == pytest.approx([0.0, math.log(2)])
+
+
+def test_what_stands_out_for_a_general_query_is_a_match() -> None:
+    """One that fits unrelated videos nearly as well as any."""
+    fit = Fit((-9.0, 1.0, 0.1, 0.0, 0.0, 0.0), 0.3, 64, general=2.8)
+    scores, facts = torch.tensor([0.5, 0.335, 0.32, 0.1]), torch.zeros(2)
+    background = torch.tensor([0.29, 0.31, 0.27, 0.33, 0.30])
+    found = Relevance(fit, tokens()).of(scores, background, facts, 8, broad=True)
+    assert found[:2] == pytest.approx([0.3, 0.3])
+    assert max(found[2:]) < 0.01
+    never = replace(fit, general=math.inf)
+    for kind, unrelated, broad in ((fit, background, False), (fit, background - 0.28, True), (never, background, True)):
+        assert max(Relevance(kind, tokens()).of(scores, unrelated, facts, 8, broad=broad)) < 0.1
+
+
+def test_what_looks_alike_is_above_unrelated_videos() -> None:
+    relevance = Relevance(Fit((0.0,), 0.5, 8), tokens())
+    assert relevance.alike(torch.tensor([0.0, 0.2])) == pytest.approx(0.1 + 2.5 * math.sqrt(0.02))

@@ -104,7 +104,7 @@ def test_every_operation_is_described(document: dict[str, Any]) -> None:
     operations = {f"{method.upper()} {path}" for path, entry in document["paths"].items() for method in entry}
     assert operations == {
         "GET /api/v1/search", "POST /api/v1/search/like", "GET /api/v1/explain", "GET /api/v1/videos/{video}",
-        "GET /api/v1/videos/{video}/play", "GET /api/v1/videos/{video}/frame",
+        "GET /api/v1/videos/{video}/play", "GET /api/v1/videos/{video}/frame", "GET /api/v1/videos/{video}/clip",
         "GET /api/v1/videos/{video}/segments", "GET /api/v1/videos/{video}/stream", "GET /api/v1/library",
         "GET /api/v1/segments/{segment}/thumbnail", "GET /api/v1/jobs", "POST /api/v1/jobs", "GET /api/v1/jobs/{job}",
         "GET /api/v1/files", "POST /api/v1/files/remove", "GET /api/v1/folders", "GET /api/v1/moments",

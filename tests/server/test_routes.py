@@ -157,6 +157,20 @@ def test_reasons_add_up(client: TestClient) -> None:
         assert client.get("/api/v1/explain", params={"q": "red", "segment": row}).status_code == status
 
 
+def test_a_clip_is_searched_with_filters(client: TestClient) -> None:
+    moment = client.get("/api/v1/search", params={"q": "red"}).json()["moments"][0]
+    wanted = {name: moment[name] for name in ("video", "start", "end")}
+    folders = set()
+    for folder in ("far", "near"):
+        answer = client.post("/api/v1/search/like", json=wanted, params={"folder": folder}).json()
+        folders |= {one["folder"] for one in answer["moments"]}
+        assert {one["folder"] for one in answer["moments"]} <= {folder}
+    assert folders
+    nothing = client.post("/api/v1/search/like", json=wanted, params={"min_duration": 10_000}).json()
+    assert (nothing["moments"], nothing["no_good_match"], nothing["hint"]) == ([], True, None)
+    assert client.post("/api/v1/search/like", json=wanted, params={"kind": "sound"}).status_code == 422
+
+
 def test_more_like_a_moment(client: TestClient) -> None:
     moment = client.get("/api/v1/search", params={"q": "red"}).json()["moments"][0]
     wanted = {name: moment[name] for name in ("video", "start", "end")}

@@ -303,3 +303,21 @@ def test_frames_are_made_once(cinema: World, monkeypatch: pytest.MonkeyPatch) ->
         assert {answer.status_code for answer in viewers.map(client.get, [picture] * 8)} == {200}
         assert client.get(picture).status_code == 200
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "b.mkv"])
+def test_a_moment_is_downloaded(seats: TestClient, cinema: World, name: str, tmp_path: Path) -> None:
+    place = f"{address(cinema, name)}/clip"
+    answer = seats.get(place, params={"start": 0.5, "end": 0.9})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "video/mp4"
+    saved = f"{name[0]}%200.5-0.9.mp4"
+    assert answer.headers["content-disposition"] == f"attachment; filename*=UTF-8''{saved}"
+    (tmp_path / "clip.mp4").write_bytes(answer.content)
+    with av.open(str(tmp_path / "clip.mp4")) as file:
+        shown = [number_of(frame.to_ndarray(format="rgb24")) for frame in file.decode(video=0)]
+    rate = 25 if name == "a.avi" else 3
+    assert shown[0] == int(0.5 * rate)
+    assert shown == list(range(shown[0], shown[0] + len(shown)))
+    for wrong in ({"start": 999, "end": 1000}, {"start": 1, "end": 1}, {"start": 0, "end": 700}, {"start": 0}):
+        assert seats.get(place, params=wrong).status_code == 422, wrong

@@ -37,7 +37,7 @@ class Unrelated:
     @classmethod
     def of(cls, model: ProTA, texts: PreparedTokens, videos: PreparedTokens) -> Unrelated:
         fits = model.head.frame_fits(texts, videos)[:, videos.mask]
-        return cls(fits.mean(dim=1, keepdim=True), fits.std(dim=1, keepdim=True).clamp(min=1e-6))
+        return cls(fits.mean(dim=1, keepdim=True), fits.std(dim=1, correction=0, keepdim=True).clamp(min=1e-6))
 
     def heats(self, model: ProTA, texts: PreparedTokens, videos: PreparedTokens) -> list[Floats]:
         """Heats of the frames of each pair: all videos of the first text, then those of the next."""

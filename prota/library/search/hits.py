@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,27 @@ class Hit:
             raise UsageError("only matches of a text query can be explained: a clip has no words")
         return view.explain(query, self.row)
 
+    def save_clip(self, out: str | Path, *, exact: bool = True) -> Path:
+        """Cut the moment out of its video, with its sound, and write it to a file.
+
+        Parameters
+        ----------
+        out
+            The file: .mp4, .mov or .mkv.
+        exact
+            Encode again, for exact ends; else copy the streams, from the keyframe before the start.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.Library("lib").search("a cup of coffee")[0].save_clip("cup.mp4").name
+        'cup.mp4'
+        """
+        from prota.workers.cutting import save_clip
+
+        save_clip(self.path, self.start, self.end, out, exact=exact)
+        return Path(out)
+
     @property
     def _origin(self) -> tuple[Origin, Query]:
         if self.origin is None:
@@ -114,6 +136,8 @@ class Results(Sequence[Hit]):
     coverage: Coverage
     damaged: int = 0
     """Segments that were left out because they differ from their checksums; `prota library repair` mends them."""
+    least: float = -math.inf
+    """The least score of a good match where the probability is not known: for a clip, of what looks like it."""
 
     def __len__(self) -> int:
         return len(self.good)
@@ -130,13 +154,55 @@ class Results(Sequence[Hit]):
 
     @property
     def good(self) -> list[Hit]:
-        """Hits that are likely a match; all if the probability is not known."""
-        return [hit for hit in self.hits if hit.probability is None or hit.probability >= self.cutoff]
+        """Hits that are likely a match, or look like the query clip; all if the model is not calibrated."""
+        return [hit for hit in self.hits if self._is_good(hit)]
+
+    def _is_good(self, hit: Hit) -> bool:
+        return hit.score >= self.least if hit.probability is None else hit.probability >= self.cutoff
 
     @property
     def no_good_match(self) -> bool:
-        """Whether there are hits, but none is a good match."""
-        return bool(self.hits) and not self.good
+        """Whether no result is a good match."""
+        return not self.good
+
+    @property
+    def hint(self) -> str | None:
+        """What about the query may be the reason for poor results."""
+        if self.query.unread:
+            return f"the model cannot read {', '.join(self.query.unread)}: describe the moment in English words"
+        if self.query.foreign and self.no_good_match:
+            return "the model reads English: describe the moment in English"
+        return None
+
+    def save_reel(self, out: str | Path) -> Path:
+        """Join the good matches to one video, in the size of the first, and write it to a .mp4, .mov or .mkv file.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.Library("lib").search("a cup of coffee").save_reel("reel.mp4").name
+        'reel.mp4'
+        """
+        from prota.workers.cutting import Span, save_reel
+
+        save_reel([Span(hit.path, hit.start, hit.end) for hit in self if hit.video.kind == "video"], out)
+        return Path(out)
+
+    def export(self, out: str | Path) -> Path:
+        """Write the good matches to a table (.csv, .json), a playlist (.m3u) or a time line (.edl, .fcpxml, .otio).
+
+        Time lines need the extra ``edit``.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.Library("lib").search("a cup of coffee").export("cups.csv").read_text().splitlines()[0][:16]
+        'query,path,kind,'
+        """
+        from prota.library.search.export import export
+
+        export([self], out)
+        return Path(out)
 
     def to_dict(self) -> dict[str, Any]:
         """The query and all hits as plain values, for JSON or a table; ``weaker`` marks those below the cutoff."""
@@ -145,4 +211,5 @@ class Results(Sequence[Hit]):
         return {
             "query": self.query.text, "cut": self.query.cut, "moments": moments, "no_good_match": self.no_good_match,
             "damaged": self.damaged,
+            "hint": self.hint,
         }  # fmt: skip

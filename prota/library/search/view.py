@@ -5,6 +5,7 @@ A query passes `View.encode` and `View.search`: best rows (`rows`) → `find_mom
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property, partial
@@ -16,7 +17,7 @@ from prota.library.records import EXACT_SEGMENTS, Floats, LibraryError
 from prota.library.search.explain import MomentExplanation, Unrelated, explain_segment
 from prota.library.search.hits import Hit, Results
 from prota.library.search.moments import Moment, Segment, find_moments, stretch
-from prota.library.search.queries import Query, clean_query
+from prota.library.search.queries import Query, clean_query, reading
 from prota.library.search.rows import Finder, Ranked, RowFinder
 from prota.library.storage.reader import Snapshot
 from prota.library.tokens import stored_tokens
@@ -64,7 +65,11 @@ class View:
         ]
         # Without the padding to the longest text.
         alone = [tokens[place : place + 1].map(partial(_unpadded, real)) for place, real in enumerate(tokens.mask)]
-        return [Query(*parts) for parts in zip(words, alone, cut, strict=True)]
+        known = [reading(text, encoder.tokenizer, encoder.length) for text in words]
+        return [
+            Query(text, one, long, unread=read.unread, foreign=read.foreign, common=read.common)
+            for text, one, long, read in zip(words, alone, cut, known, strict=True)
+        ]
 
     def search(
         self, queries: Sequence[Query], k: int = 10, where: str | None = None, *, exact: bool = False
@@ -89,12 +94,11 @@ class View:
                 moments = self._moments(query, ranked, k)
             # A short ranking holds all segments that pass the filter; of a full one their number is unknown.
             searched = len(ranked[0]) if len(ranked[0]) < asked else self.snapshot.count()
-            cutoff = 0.0 if self.model.relevance is None else self.model.relevance.fit.cutoff
             while self.snapshot.damaged([row for moment in moments for row in moment.rows], "tokens").any():
                 # Without those that are now known to be corrupt.
                 moments = self._moments(query, ranked, k)
-            hits = self._hits(query, moments, searched)
-            results.append(Results(query, hits, cutoff, coverage, self.snapshot.damage))
+            hits, (cutoff, least) = self._hits(query, moments, searched), self._limits(query)
+            results.append(Results(query, hits, cutoff, coverage, self.snapshot.damage, least))
         return results
 
     def _moments(self, query: Query, ranked: Ranked, k: int) -> list[Moment]:
@@ -153,7 +157,17 @@ class View:
         if relevance is None or query.like is not None or not scores:
             return [None] * len(scores)
         background = self.model.score(query.tokens, self._background)[0].cpu()
-        return relevance.of(torch.tensor(scores), background, query_facts(query.tokens)[0].cpu(), searched)
+        facts, values = query_facts(query.tokens)[0].cpu(), torch.tensor(scores)
+        return relevance.of(values, background, facts, searched, broad=query.common)
+
+    @torch.inference_mode()
+    def _limits(self, query: Query) -> tuple[float, float]:
+        """The least probability and the least score of a good match."""
+        relevance = self.model.relevance
+        if relevance is None:
+            return 0.0, -math.inf
+        alike = relevance.alike(self.model.score(query.tokens, self._background)[0]) if query.like else -math.inf
+        return relevance.fit.cutoff, alike
 
     @cached_property
     def _background(self) -> PreparedTokens:

@@ -180,7 +180,8 @@ class View:
         if self.model.relevance is not None:
             return self._background
         rows = np.unique(np.linspace(0, self.snapshot.count() - 1, _SAMPLE).astype(int))
-        return self._stored(rows.tolist())
+        sound = rows[~self.snapshot.damaged(rows.tolist(), "tokens")]
+        return self._stored((sound if len(sound) else rows).tolist())
 
     @torch.inference_mode()
     def scores(self, query: Query, rows: Sequence[int]) -> list[float]:

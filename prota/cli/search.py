@@ -123,7 +123,8 @@ def _hand_over(found: list[Results], export: Path | None, reel: Path | None) -> 
     if export is not None:
         from prota.library.search.export import export as write
 
-        typer.echo(f"{export}: {write(found, export)} moments", err=True)
+        count = write([(results.query.text, hit) for results in found for hit in results], export)
+        typer.echo(f"{export}: {count} moments", err=True)
     if reel is not None:
         from prota.workers.cutting import Span, save_reel
 

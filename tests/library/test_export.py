@@ -28,9 +28,9 @@ def hit(name: str, start: float, end: float, *, fps: float = 25.0, kind: Any = "
     return Hit(video, start, end, 0.3, (start + end) / 2, 0, 0.8 if good else 0.1)
 
 
-def results(*hits: Hit, text: str = "a dog") -> Results:
+def results(*hits: Hit, text: str = "a dog") -> list[tuple[str, Hit]]:
     query: Any = SimpleNamespace(text=text, cut=False, like=None)
-    return Results(query, list(hits), 0.5, Coverage())
+    return [(text, hit) for hit in Results(query, list(hits), 0.5, Coverage())]
 
 
 HITS = (
@@ -51,7 +51,7 @@ def read(path: Path, rate: float = 25.0) -> list[tuple[str, float, float, float]
 @pytest.mark.parametrize("suffix", [".otio", ".edl", ".fcpxml"])
 def test_time_lines_come_back_frame_by_frame(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
-    assert export([results(*HITS)], path) == 2
+    assert export(results(*HITS), path) == 2
     found = read(path)
     assert [(first, count) for _, first, count, _ in found] == FRAMES
     assert {rate for *_, rate in found} == {25.0}
@@ -60,16 +60,16 @@ def test_time_lines_come_back_frame_by_frame(suffix: str, tmp_path: Path) -> Non
 
 def test_every_video_keeps_its_rate(tmp_path: Path) -> None:
     hits = (hit("a.mp4", 1.0, 2.0, fps=24), hit("b.mp4", 1.001, 2.002, fps=30000 / 1001))
-    export([results(*hits)], tmp_path / "x.otio")
+    export(results(*hits), tmp_path / "x.otio")
     assert read(tmp_path / "x.otio") == [
         ("a.mp4", 24, 24, 24.0),
         ("b.mp4", 30, 30, pytest.approx(30000 / 1001)),
     ]
-    export([results(*hits)], tmp_path / "x.edl")
+    export(results(*hits), tmp_path / "x.edl")
     assert [(first, count) for _, first, count, _ in read(tmp_path / "x.edl", 24)] == [(24, 24), (24, 24)]
-    export([results(*reversed(hits))], tmp_path / "y.edl")
+    export(results(*reversed(hits)), tmp_path / "y.edl")
     assert read(tmp_path / "y.edl", 30000 / 1001)[0][1:3] == (30, 30)
-    export([results(*hits)], tmp_path / "x.fcpxml")
+    export(results(*hits), tmp_path / "x.fcpxml")
     text = (tmp_path / "x.fcpxml").read_text(encoding="utf-8")
     assert 'frameDuration=""' not in text
     assert 'frameDuration="1001/30000s"' in text
@@ -78,16 +78,16 @@ def test_every_video_keeps_its_rate(tmp_path: Path) -> None:
 
 
 def test_a_list_of_videos_with_a_strange_rate_has_a_usual_one(tmp_path: Path) -> None:
-    export([results(hit("a.mp4", 3.0, 5.0, fps=1.0))], tmp_path / "x.edl")
+    export(results(hit("a.mp4", 3.0, 5.0, fps=1.0)), tmp_path / "x.edl")
     assert [(first, count) for _, first, count, _ in read(tmp_path / "x.edl")] == [(75, 50)]
 
 
 def test_tables_have_all_good_matches(tmp_path: Path) -> None:
-    assert export([results(*HITS), results(HITS[0], text="two, three")], tmp_path / "x.csv") == 4
+    assert export(results(*HITS) + results(HITS[0], text="two, three"), tmp_path / "x.csv") == 4
     rows = list(csv.DictReader(io.StringIO((tmp_path / "x.csv").read_text(encoding="utf-8"))))
     assert [row["query"] for row in rows] == ["a dog"] * 3 + ["two, three"]
     assert (rows[0]["path"], float(rows[0]["start"]), int(rows[0]["first_frame"])) == ("/v/a, b.mp4", 1.04, 26)
-    assert export([results(*HITS)], tmp_path / "x.json") == 3
+    assert export(results(*HITS), tmp_path / "x.json") == 3
     found = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     assert [(row["first_frame"], row["frames"], row["kind"]) for row in found] == [
         (26, 39, "video"), (250, 62, "video"), (0, 0, "picture")
@@ -95,23 +95,23 @@ def test_tables_have_all_good_matches(tmp_path: Path) -> None:
 
 
 def test_a_playlist_names_files_and_seconds(tmp_path: Path) -> None:
-    export([results(*HITS)], tmp_path / "x.m3u")
+    export(results(*HITS), tmp_path / "x.m3u")
     lines = (tmp_path / "x.m3u").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#")] == ["/v/a, b.mp4", "/v/ä b.mov", "/v/p.jpg"]
     assert lines[0] == "#EXTM3U"
     assert "#EXTVLCOPT:start-time=1.040" in lines
     with pytest.raises(ExportError):
-        export([results(hit("a\nb.mp4", 0, 1))], tmp_path / "y.m3u")
+        export(results(hit("a\nb.mp4", 0, 1)), tmp_path / "y.m3u")
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_nothing_is_written_where_there_is_nothing(suffix: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError):
-        export([results(HITS[2])], tmp_path / f"x{suffix}")
+        export(results(HITS[2]), tmp_path / f"x{suffix}")
     with pytest.raises(UsageError):
-        export([results(*HITS)], tmp_path / "x.txt")
+        export(results(*HITS), tmp_path / "x.txt")
     with pytest.raises(UsageError):
-        export([results(*HITS)], tmp_path / "no" / f"x{suffix}")
+        export(results(*HITS), tmp_path / "no" / f"x{suffix}")
     assert not list(tmp_path.iterdir())
 
 

@@ -235,7 +235,7 @@ def test_an_empty_library_finds_nothing(tmp_path: Path) -> None:
     with client_of(Location(tmp_path)) as client:
         answer = client.get("/api/v1/search", params={"q": "red"}).json()
         assert answer["moments"] == answer["weaker"] == []
-        assert answer["no_good_match"] is False
+        assert answer["no_good_match"] is True
         assert client.get("/api/v1/explain", params={"q": "red", "segment": 0}).status_code == 404
         assert client.get("/api/v1/segments/0/thumbnail").status_code == 404
         assert client.post("/api/v1/search/like", files={"file": b"\xff\xd8\xff"}).status_code == 404

@@ -13,21 +13,38 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from prota.errors import ProtaError, UsageError
 from prota.files import write_atomically
-from prota.library.search.hits import Hit, Results
+from prota.library.records import VideoRecord
 
 if TYPE_CHECKING:
     from opentimelineio.schema import Timeline
 
-__all__ = ["FORMATS", "ExportError", "export", "frames_of"]
+__all__ = ["FORMATS", "ExportError", "Exported", "export", "frames_of", "rate_of"]
 
 _COLUMNS = ("query", "path", "kind", "start", "end", "best", "first_frame", "frames", "fps", "probability", "score")
 # Of an edit decision list whose first video has a rate that time codes do not know.
 _USUAL_RATE = 25.0
 _MISSING = "time lines need OpenTimelineIO and its adapters: pip install 'prota[edit]'"
+
+
+class Exported(Protocol):
+    """What is exported of a hit."""
+
+    @property
+    def video(self) -> VideoRecord: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+Found = Sequence[tuple[str, Exported]]
 
 
 class ExportError(ProtaError):
@@ -36,8 +53,8 @@ class ExportError(ProtaError):
     code = "export"
 
 
-def export(results: Sequence[Results], path: str | Path) -> int:
-    """Write the good matches to a file whose extension says how, see `FORMATS`; returns their number.
+def export(moments: Found, path: str | Path) -> int:
+    """Write moments, each with its query, to a file whose extension says how, see `FORMATS`; returns their number.
 
     Time lines (.edl, .fcpxml, .otio) leave pictures out, and need the extra ``edit``.
     """
@@ -48,7 +65,7 @@ def export(results: Sequence[Results], path: str | Path) -> int:
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{path}: " + ("is a folder" if path.is_dir() else "its folder does not exist"))
     timeline = write in (_edl, _fcpxml, _otio)
-    found = [(one.query.text, hit) for one in results for hit in one if not (timeline and hit.video.kind == "picture")]
+    found = [(query, hit) for query, hit in moments if not (timeline and hit.video.kind == "picture")]
     if not found:
         raise ExportError("no good match to export")
     content = write(found)
@@ -59,16 +76,13 @@ def export(results: Sequence[Results], path: str | Path) -> int:
     return len(found)
 
 
-Found = Sequence[tuple[str, Hit]]
-
-
 def rate_of(fps: float) -> Fraction:
     """A frame rate as it is meant: 29.97 is 30000/1001."""
     near = Fraction(round(fps * 1.001)) / Fraction(1001, 1000)
     return near if abs(float(near) - fps) < 0.004 and round(fps) != fps else Fraction(fps or 25).limit_denominator(1000)
 
 
-def frames_of(hit: Hit) -> tuple[int, int, Fraction]:
+def frames_of(hit: Exported) -> tuple[int, int, Fraction]:
     """The first frame of a moment, the number of its frames, and their rate."""
     rate = rate_of(hit.video.fps)
     # Times in the library are rounded.
@@ -76,7 +90,7 @@ def frames_of(hit: Hit) -> tuple[int, int, Fraction]:
     return first, max(1, math.ceil(hit.end * rate - 0.01) - first), rate
 
 
-def _row(query: str, hit: Hit) -> dict[str, Any]:
+def _row(query: str, hit: Exported) -> dict[str, Any]:
     first, count, _ = frames_of(hit) if hit.video.kind == "video" else (0, 0, Fraction(0))
     values = hit.to_dict() | {"query": query, "first_frame": first, "frames": count, "fps": hit.video.fps}
     return {name: values[name] for name in _COLUMNS}

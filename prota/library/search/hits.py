@@ -201,7 +201,7 @@ class Results(Sequence[Hit]):
         """
         from prota.library.search.export import export
 
-        export([self], out)
+        export([(self.query.text, hit) for hit in self], out)
         return Path(out)
 
     def to_dict(self) -> dict[str, Any]:

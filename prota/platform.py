@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
+from io import FileIO
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ __all__ = [
     "lock",
     "lower_priority",
     "open_nonblocking",
+    "open_without_links",
     "receive_file",
     "send_file",
     "sync",
@@ -64,6 +67,10 @@ if sys.platform == "win32":
 
     def receive_file(connection: Connection[Any, Any]) -> int:
         return msvcrt.open_osfhandle(reduction.recv_handle(connection), os.O_RDONLY)
+
+    def open_without_links(path: str) -> tuple[FileIO, bool]:
+        # Windows opens no names below an open folder.
+        return FileIO(path, opener=open_nonblocking), True
 
     def limit_memory(count: int) -> None:
         pass
@@ -108,6 +115,25 @@ else:
     def receive_file(connection: Connection[Any, Any]) -> int:
         """The descriptor of a file that the process at the other end sends."""
         return reduction.recv_handle(connection)
+
+    def open_without_links(path: str) -> tuple[FileIO, bool]:
+        """Open a file once, without blocking; and whether a part of its path is a link, or cannot be checked."""
+        *folders, name = Path(path).parts
+        parent = os.open(folders[0], os.O_RDONLY)
+        try:
+            for folder in folders[1:]:
+                below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+                os.close(parent)
+                parent = below
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return FileIO(os.open(name, flags, dir_fd=parent), "rb"), False
+        except OSError as error:
+            # A folder that may be entered but not read.
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.EACCES):
+                raise
+            return FileIO(path, opener=open_nonblocking), True
+        finally:
+            os.close(parent)
 
     def limit_memory(count: int) -> None:
         """Disable core dumps and limit the address space to ``count`` bytes (0: no limit; not on Windows)."""

@@ -5,7 +5,6 @@ Paths come from the library, never from the client.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import mimetypes
 import os
@@ -21,7 +20,7 @@ from pathlib import Path
 from starlette.responses import Response, StreamingResponse
 
 from prota.library.records import VideoRecord
-from prota.platform import open_nonblocking
+from prota.platform import open_nonblocking, open_without_links
 from prota.server.problems import ProblemError
 from prota.server.queueing import LruCache
 
@@ -73,7 +72,7 @@ class Originals:
         size and date are those that were indexed.
         """
         try:
-            file, linked = _open(record.path)
+            file, linked = open_without_links(record.path)
         except (OSError, ValueError):
             raise ProblemError(404, f"the file of this {record.kind} is missing; index its folder again") from None
         status = os.fstat(file.fileno())
@@ -114,27 +113,6 @@ class Originals:
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     """The time of the last change, unlike the date of a file, cannot be set."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _open(path: str) -> tuple[FileIO, bool]:
-    """Open a file once; and whether its path contains a link, as far as the system can tell."""
-    if os.open not in os.supports_dir_fd:
-        return FileIO(path, opener=open_nonblocking), True
-    *folders, name = Path(path).parts
-    parent = os.open(folders[0], os.O_RDONLY)
-    try:
-        for folder in folders[1:]:
-            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
-            os.close(parent)
-            parent = below
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        return FileIO(os.open(name, flags, dir_fd=parent), "rb"), False
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK, errno.EACCES):
-            raise
-        return FileIO(path, opener=open_nonblocking), True
-    finally:
-        os.close(parent)
 
 
 def stream_video(

@@ -108,7 +108,9 @@ class RowFinder:
         candidates = np.sort(self.store.nearest(vector, number, where, within=self._within, hidden=self._hidden))
         if not len(candidates):
             return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-        scores, places = search(self.head, tokens, self.tokens(candidates), count)
+        # Compared with their checksums if they are shown.
+        near = stored_tokens(self.store.tokens(candidates, check=False), self.device)
+        scores, places = search(self.head, tokens, near, count)
         return _ranked(candidates[places[0].cpu().numpy()], scores[0].cpu().numpy())
 
     def _allowed(self, where: str | None) -> torch.Tensor | None:

@@ -94,10 +94,10 @@ class View:
                 moments = self._moments(query, ranked, k)
             # A short ranking holds all segments that pass the filter; of a full one their number is unknown.
             searched = len(ranked[0]) if len(ranked[0]) < asked else self.snapshot.count()
-            while self.snapshot.damaged([row for moment in moments for row in moment.rows], "tokens").any():
-                # Without those that are now known to be corrupt.
+            while (hits := self._hits(query, moments, searched)) is None:
+                # Without the rows that are now known to be corrupt.
                 moments = self._moments(query, ranked, k)
-            hits, (cutoff, least) = self._hits(query, moments, searched), self._limits(query)
+            cutoff, least = self._limits(query)
             results.append(Results(query, hits, cutoff, coverage, self.snapshot.damage, least))
         return results
 
@@ -114,11 +114,12 @@ class View:
         return find_moments(segments, k)
 
     @torch.inference_mode()
-    def _hits(self, query: Query, moments: Sequence[Moment], searched: int) -> list[Hit]:
-        """Moments with videos, best frames and relevance, read and computed together."""
+    def _hits(self, query: Query, moments: Sequence[Moment], searched: int) -> list[Hit] | None:
+        """Moments with videos, best frames and relevance, read and computed together; None if tokens are corrupt."""
         if not moments:
             return []
-        spans = self._spans(query, moments)
+        if (spans := self._spans(query, moments)) is None:
+            return None
         relevance = self.relevance(query, [moment.score for moment in moments], searched)
         hits = []
         for moment, (start, end, best), judged in zip(moments, spans, relevance, strict=True):
@@ -126,14 +127,21 @@ class View:
             hits.append(Hit(video, start, end, moment.score, best, moment.row, judged, origin))
         return hits
 
-    def _spans(self, query: Query, moments: Sequence[Moment]) -> list[tuple[float, float, float]]:
-        """Start, end and best second of each moment: the stretch of its scene in which the query holds."""
+    def _spans(self, query: Query, moments: Sequence[Moment]) -> list[tuple[float, float, float]] | None:
+        """Start, end and best second of each moment: the stretch of its scene in which the query holds.
+
+        None if the tokens of a row differ from their checksum.
+        """
         rows = [row for moment in moments for row in moment.rows]
         unrelated = Unrelated.of(self.model, query.tokens, self._unrelated)
         blocks = [rows[start : start + _ROWS_AT_ONCE] for start in range(0, len(rows), _ROWS_AT_ONCE)]
-        heats = [
-            heat for block in blocks for heat in unrelated.heats(self.model, query.tokens, self.finder.tokens(block))
-        ]
+        heats: list[Floats] = []
+        for block in blocks:
+            tokens = self.finder.tokens(block)
+            # Reading them has compared them.
+            if self.snapshot.damaged(block, "tokens").any():
+                return None
+            heats += unrelated.heats(self.model, query.tokens, tokens)
         frames = dict(zip(rows, zip(self._times(rows), heats, strict=True), strict=True))
         return [self._span(moment, [frames[row] for row in moment.rows]) for moment in moments]
 

@@ -230,13 +230,19 @@ class Snapshot:
             self._known_of(group)[rows] = np.where(wrong, -1, 1)
             self._corrupt.update(rows[wrong].tolist())
 
-    def tokens(self, rows: Rows | None = None) -> SegmentTokens:
-        """The tokens of these rows in the order given, or of all. A range is compared with its checksums: `damaged`."""
+    def tokens(self, rows: Rows | None = None, *, check: bool = True) -> SegmentTokens:
+        """The tokens of these rows in the order given, or of all; `damaged` then knows which are corrupt.
+
+        ``check``: whether to compare rows with their checksums.
+        """
         numbers = number_columns(self.stamp)
         columns = {name: numbers[name] for name in checked_groups(self.stamp)["tokens"]}
         within = range(self.count()) if rows is None else rows
         if not isinstance(within, range) or within.step != 1:
-            table = self._take(list(columns), within)
+            check = check and self.has_checks
+            table = self._take(self._checked_columns("tokens") if check else list(columns), within)
+            if check:
+                self._remember(table, self._existing(within), ["tokens"])
             arrays = {name: block(table, name, *shape) for name, (_, shape) in columns.items()}
         else:
             arrays = {name: np.empty((len(within), *shape), dtype) for name, (dtype, shape) in columns.items()}

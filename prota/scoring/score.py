@@ -213,18 +213,15 @@ class ScoreHead(nn.Module):
     @torch.no_grad()
     def frame_fits(self, texts: PreparedTokens, videos: PreparedTokens) -> Tensor:
         """[A, B, M], how well every frame fits every text by itself: l of the frame; −inf at padding."""
-        return self._of_frames(texts, videos).video_low.masked_fill(~videos.mask, -torch.inf)
-
-    @torch.no_grad()
-    def best_frames(self, text: PreparedTokens, videos: PreparedTokens) -> Tensor:
-        """Which frame of each video adds most to its score with one text, [B]: as `explain` has it, for all at once."""
-        pieces = self._of_frames(text, videos)
-        return (pieces.video_low * pieces.video_weight)[0].masked_fill(~videos.mask, -torch.inf).argmax(dim=-1)
-
-    def _of_frames(self, texts: PreparedTokens, videos: PreparedTokens) -> _Pieces:
         texts, videos = _checked(texts, self.config), _checked(videos, self.config)
         with torch.autocast(texts.direction.device.type, enabled=False):
-            return self._pooling_pieces(texts, videos) if self._pools else self._pieces(texts, videos)
+            if self._pools:
+                fits = self._pooling_pieces(texts, videos).video_low
+            else:
+                cosines = cosine_similarity(texts, videos)
+                similarity = token_similarity(texts, videos, cosines, self.config).transpose(-1, -2)
+                fits = low_dimension(similarity, texts.mask[:, None, None, :], self.config.lambda_)
+        return fits.masked_fill(~videos.mask, -torch.inf)
 
     def _uncertainty(self, item: PreparedTokens) -> Tensor | None:
         if item.spread is None:

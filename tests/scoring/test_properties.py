@@ -111,16 +111,6 @@ def test_explanation_sums_to_the_score(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", SCORE_VARIANTS)
-def test_best_frames_are_those_that_explanations_tell(variant: str) -> None:
-    case = make(variant, 3, (5, 2), (3, 4))
-    head, videos = case.head, case.head.prepare_videos(case.videos)
-    for a in range(2):
-        text = head.prepare_texts(case.texts[a : a + 1])
-        explained = [head.explain(text, videos[b : b + 1]).video_contributions for b in range(2)]
-        assert head.best_frames(text, videos).tolist() == [int(adds.argmax()) for adds in explained]
-
-
-@pytest.mark.parametrize("variant", SCORE_VARIANTS)
 def test_fits_of_frames_are_those_that_explanations_tell(variant: str) -> None:
     case = make(variant, 3, (5, 2), (3, 4))
     head, texts, videos = case.head, case.head.prepare_texts(case.texts), case.head.prepare_videos(case.videos)

@@ -330,6 +330,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.json(
                 [{name: one[name] for name in ("segment", "start", "end", "score", "probability")} for one in found]
             )
+        if rest == ["clip"] and float(given["end"]) > 20:
+            return self.problem(422, "Unprocessable", "the file has changed")
+        if rest == ["clip"]:
+            return self.send(f"{given['start']}-{given['end']}".encode(), "video/mp4")
         if rest == ["frame"]:
             data = io.BytesIO()
             clip.picture(float(given["t"]), (640, 360)).save(data, "JPEG")

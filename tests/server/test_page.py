@@ -684,6 +684,19 @@ def test_the_timeline_has_a_scale_a_legend_and_named_buttons(opened: Opener) -> 
         expect(page.get_by_role("button", name=name)).to_be_visible()
 
 
+def test_a_moment_is_saved_as_a_clip(opened: Opener) -> None:
+    page = opened(f"?q=vegetables&open={moment(KITCHEN, 4, 12)}")
+    expect(page.locator("#player-title")).to_have_text("kitchen.mp4")
+    with page.expect_download() as saved:
+        page.click("#save")
+    assert saved.value.suggested_filename == "kitchen.mp4 0.04–0.12.mp4"
+    assert saved.value.path().read_bytes() == b"4-12"
+    expect(page.locator("#save-label")).to_have_text("Save clip")
+    page.locator(".mark[title='0:28 – 0:36']").press("Enter")
+    page.click("#save")
+    expect(page.locator("#save-note")).to_contain_text("the file has changed")
+
+
 def test_messages_with_filters_do_not_speak_of_the_whole_library(opened: Opener) -> None:
     page = opened("?q=vegetables&folder=cars")
     expect(page.locator("#notice h2")).to_have_text("No good match with these filters")

@@ -1,6 +1,6 @@
 // The dialog that adds videos: a folder below those that the server may read, chosen or typed.
 import * as api from "./api.js";
-import { $, button, count, el, icon, on } from "./dom.js";
+import { $, button, count, el, icon, on, say } from "./dom.js";
 
 export class Adding {
 	/** `added`: called with the job. */
@@ -26,9 +26,9 @@ export class Adding {
 			const found = await api.allowed(path);
 			Object.assign(this, { parent: found.parent, folders: found.folders });
 			$("path").value = found.path;
-			this.say(found.path ? `${count(found.files, "file")} to index here, without those in its folders.` : "");
+			say("add-note", found.path ? `${count(found.files, "file")} to index here, without those in its folders.` : "");
 		} catch (error) {
-			this.say(error.message, "bad");
+			say("add-note", error.message, "bad");
 			return;
 		}
 		const held = $("folders").contains(document.activeElement);
@@ -37,16 +37,11 @@ export class Adding {
 		if (held) ($("folders").querySelector("button") || $("up")).focus();
 	}
 
-	say(text, kind = "") {
-		$("add-note").className = kind;
-		$("add-note").textContent = text;
-	}
-
 	async add() {
 		try {
 			const job = await api.index({ path: $("path").value.trim(), pictures: $("pictures").checked });
 			$("add").close();
 			this.added(job);
-		} catch (error) { this.say(error.message, "bad"); }
+		} catch (error) { say("add-note", error.message, "bad"); }
 	}
 }

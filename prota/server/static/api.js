@@ -45,7 +45,7 @@ export const frame = (id, t, width) => address(`${of(id)}/frame?${query({ t: t.t
 export const part = (id, start, signal) => api(`${of(id)}/play?${query({ start })}`, {
 	signal, read: async (response) => ({ type: response.headers.get("Content-Type"), data: await response.arrayBuffer() }),
 });
-export const thumbnail = (row, version) => address(`/segments/${row}/thumbnail?${query({ version })}`);
+export const clip = ({ video, start, end }, signal) => api(`${of(video)}/clip?${query({ start, end })}`, { signal, read: (response) => response.blob() });
 export const moments = (order, k, seed) => api(`/moments?${query({ order, k, seed })}`);
 export const folders = (k) => api(`/folders?${query({ k })}`);
 export const examples = () => api("/examples");

@@ -1,7 +1,7 @@
 // The page: searches, shows and opens what its address says.
 import { Adding } from "./add.js";
 import * as api from "./api.js";
-import { $, button, count, el, on, span } from "./dom.js";
+import { $, button, count, el, leads, on, span } from "./dom.js";
 import { Files } from "./files.js";
 import * as grid from "./grid.js";
 import { Home } from "./home.js";
@@ -191,11 +191,8 @@ async function likeness({ like, upload }) {
 	};
 	draw(near?.title, src);
 	if (!like || near) return;
-	const [about, parts] = await Promise.all([api.video(like.video), api.segments(like.video)]).catch(() => []);
-	if (!about || !same(route.state.like, like)) return;
-	const middle = (like.start + like.end) / 2;
-	const part = parts.find(({ start, end }) => start <= middle && middle <= end);
-	draw(about.title, part && api.thumbnail(part.segment));
+	const about = await api.video(like.video).catch(() => null);
+	if (about && same(route.state.like, like)) draw(about.title, api.frame(like.video, (like.start + like.end) / 2, 160));
 }
 
 function start() {
@@ -267,15 +264,6 @@ const adding = new Adding(follow);
 const files = new Files(route, { play: actions.play, started: follow, removed: () => library.soon() });
 const home = new Home({ actions, past, ask: enter, go: (state) => route.go(state), add: () => adding.open() });
 
-/** Let a link change the state of this page instead of loading it again. */
-function leads(link, run) {
-	on(link, "click", (event) => {
-		if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-		event.preventDefault();
-		run();
-	});
-}
-
 on($("search"), "submit", (event) => { event.preventDefault(); enter($("q").value.trim()); });
 on($("q"), "input", () => {
 	const q = $("q").value.trim();
@@ -291,8 +279,8 @@ on($("filters"), "change", takeFilters);
 on($("filters"), "submit", (event) => event.preventDefault());
 on($("filters"), "reset", (event) => { event.preventDefault(); route.go({ filters: {} }); });
 on($("fresh"), "click", () => search(route.state));
-leads($("brand"), start);
-leads($("open-library"), () => route.go({ ...NOTHING, view: "library" }));
+on($("brand"), "click", leads(start));
+on($("open-library"), "click", leads(() => route.go({ ...NOTHING, view: "library" })));
 on($("open-add"), "click", () => adding.open());
 on($("open-keys"), "click", () => $("keys").showModal());
 for (const dialog of [$("add"), $("keys")]) {

@@ -13,6 +13,16 @@ export function el(tag, { vars = {}, on, ...attributes } = {}, ...children) {
 	return node;
 }
 
+/** For the clicks on a link that changes this page; with a key held, the browser opens the link. */
+export const leads = (run) => (event) => {
+	if (event.metaKey || event.ctrlKey || event.shiftKey) return;
+	event.preventDefault();
+	run();
+};
+
+/** Say something in a line of the page; `kind`: "bad" for an error. */
+export const say = (id, text, kind = "") => Object.assign($(id), { className: kind, textContent: text });
+
 export const button = (on, ...children) => el("button", { type: "button", on }, ...children);
 
 /** Replace the children of an element, without those that are null. */

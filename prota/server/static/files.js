@@ -1,6 +1,6 @@
 // The library's files: a list with filters, and what can be done with those below an allowed folder.
 import * as api from "./api.js";
-import { $, button, bytes, clock, count, day, el, fill, on } from "./dom.js";
+import { $, button, bytes, clock, count, day, el, fill, leads, on, say } from "./dom.js";
 import { link } from "./route.js";
 
 const PAGE = 50;
@@ -40,7 +40,7 @@ export class Files {
 		} catch (error) {
 			if (error.name === "AbortError") return;
 			this.found = null;
-			this.say(error.message, "bad");
+			say("list-note", error.message, "bad");
 			return;
 		}
 		this.draw();
@@ -78,7 +78,7 @@ export class Files {
 		if (row) $("files").querySelector(`[data-file="${row}"] ${at.localName}`)?.focus();
 		const narrowed = ["find", "kind", "folder", "state"].some((name) => filters[name]);
 		const outside = shown.some(({ state, managed }) => state !== "indexed" && !managed);
-		this.say(!total ? (narrowed ? "No file passes these filters." : "The library is empty.")
+		say("list-note", !total ? (narrowed ? "No file passes these filters." : "The library is empty.")
 			: outside ? "Files outside the folders of --allow can be removed with `prota library remove`." : "");
 		$("pages").hidden = total <= PAGE;
 		$("page-at").textContent = `${(this.offset + 1).toLocaleString("en")}–${Math.min(total, this.offset + PAGE).toLocaleString("en")} of ${total.toLocaleString("en")}`;
@@ -99,12 +99,7 @@ export class Files {
 		const facts = [folder, file.kind === "picture" ? "picture" : duration > 0 && clock(duration), bytes(file.size), day(file.modified)];
 		const about = [el("span", { class: "title" }, name), el("span", { class: "facts" }, facts.filter(Boolean).join(" · "))];
 		const item = el("li", { class: `file ${state}`, "data-file": file.file }, box || el("span"), moment ? el("a", {
-			class: "play", href: link({ ...this.route.state, open: moment, why: false }),
-			on: (event) => {
-				if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-				event.preventDefault();
-				this.play(moment);
-			},
+			class: "play", href: link({ ...this.route.state, open: moment, why: false }), on: leads(() => this.play(moment)),
 		}, picture, el("span", {}, ...about)) : el("div", { class: "play" }, picture, el("span", {}, ...about,
 			el("span", { class: "reason" }, state === "bad" ? `Failed: ${file.reason}` : "Missing: the file no longer exists"))));
 		item.moment = moment;
@@ -131,16 +126,11 @@ export class Files {
 		$("index-again").hidden = $("remove").hidden = !size;
 	}
 
-	say(text, kind = "") {
-		$("list-note").className = kind;
-		$("list-note").textContent = text;
-	}
-
 	async again() {
 		try {
 			this.started(await api.index({ files: [...this.chosen], retry: true }));
 			this.choose(...this.boxes().map((box) => [box, false]));
-		} catch (error) { this.say(error.message, "bad"); }
+		} catch (error) { say("list-note", error.message, "bad"); }
 	}
 
 	async remove() {
@@ -156,9 +146,9 @@ export class Files {
 			for (const file of files) this.gone.add(file);
 			this.chosen.clear();
 			this.draw();
-			this.say(`${count(files.length, "file")} removed.`);
+			say("list-note", `${count(files.length, "file")} removed.`);
 			$("main").focus();
 			this.removed();
-		} catch (error) { this.say(error.message, "bad"); }
+		} catch (error) { say("list-note", error.message, "bad"); }
 	}
 }

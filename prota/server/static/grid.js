@@ -1,6 +1,6 @@
 // Moments as a grid of cards, with previews on hover and focus and arrow keys.
 import * as api from "./api.js";
-import { button, clock, el, icon, on, percent, span, still } from "./dom.js";
+import { button, clock, el, icon, leads, on, percent, span, still } from "./dom.js";
 import { Film } from "./film.js";
 import { same } from "./route.js";
 
@@ -43,11 +43,7 @@ function card(moment, actions) {
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": [title, still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`, likely.textContent].filter(Boolean).join(", "),
-		on(event) {
-			if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-			event.preventDefault();
-			actions.play(moment);
-		},
+		on: leads(() => actions.play(moment)),
 	},
 	el("span", { class: "thumb" }, image, sharp, el("span", { class: "time" }, span(moment)),
 		end - start >= 0.98 * length ? null : el("span", { class: "where", vars: { from: start / length, to: Math.min(1, end / length) } })),

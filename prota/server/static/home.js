@@ -1,6 +1,6 @@
 // The start page: example and past queries, folders, and some moments.
 import * as api from "./api.js";
-import { $, button, count, el, fill, holds, icon } from "./dom.js";
+import { $, button, count, el, fill, holds, icon, leads } from "./dom.js";
 import * as grid from "./grid.js";
 import { NOTHING, link } from "./route.js";
 
@@ -81,14 +81,7 @@ export class Home {
 
 	/** A link to another state of the page. */
 	to(state, { title, run = () => this.go({ ...NOTHING, ...state }) }, ...children) {
-		return el("a", {
-			href: link({ ...NOTHING, ...state }), title,
-			on(event) {
-				if (event.metaKey || event.ctrlKey || event.shiftKey) return;
-				event.preventDefault();
-				run();
-			},
-		}, ...children);
+		return el("a", { href: link({ ...NOTHING, ...state }), title, on: leads(run) }, ...children);
 	}
 
 	shuffle() {

@@ -1,6 +1,6 @@
 // The player: the video from the moment on, all matches on a timeline, and the explanation.
 import * as api from "./api.js";
-import { $, button, clock, el, on, span, still } from "./dom.js";
+import { $, button, bytes, clock, el, on, span, still } from "./dom.js";
 import { Film } from "./film.js";
 import { Timeline } from "./timeline.js";
 import * as why from "./why.js";
@@ -19,7 +19,7 @@ export class Player {
 		on(dialog, "click", (event) => {
 			const run = {
 				player: () => route.close(), "player-close": () => route.close(), "player-like": () => actions.like(this.moment),
-				"why-toggle": () => this.toggle(), "mark-prev": () => this.hop(-1), "mark-next": () => this.hop(1), copy: () => this.copy(),
+				"why-toggle": () => this.toggle(), "mark-prev": () => this.hop(-1), "mark-next": () => this.hop(1), copy: () => this.copy(), save: () => this.save(),
 				track: () => this.seek((event.offsetX / event.target.clientWidth) * this.length),
 			}[(event.target.closest("button") || event.target).id];
 			run?.();
@@ -41,6 +41,8 @@ export class Player {
 		this.title();
 		$("about").textContent = "";
 		$("why-toggle").hidden = !state.q;
+		$("save").hidden = still(moment);
+		$("save-note").textContent = "";
 		this.timeline.show(this.actions.siblings(moment), !!state.q);
 		if (!dialog.open) dialog.showModal();
 		this.layout();
@@ -96,7 +98,7 @@ export class Player {
 			}
 			this.title();
 			picture.alt = about.title;
-			$("about").textContent = [still(moment) ? `${about.width} × ${about.height}` : clock(about.duration), about.codec, `${(about.size / 1e6).toFixed(1)} MB`].filter(Boolean).join(" · ");
+			$("about").textContent = [still(moment) ? `${about.width} × ${about.height}` : clock(about.duration), about.codec, bytes(about.size)].filter(Boolean).join(" · ");
 			if (found) { this.timeline.show(found, true); this.layout(); }
 		} catch (error) {
 			if (error.name !== "AbortError") this.actions.failed(error);
@@ -158,6 +160,24 @@ export class Player {
 
 	/** Reload at the same place after the server was away. */
 	again() { if (this.moment && (video.error || this.screen.hidden)) this.load(this.film.time || this.moment.start); }
+
+	/** Cut the moment out and save it; another press meanwhile does nothing. */
+	async save() {
+		const { moment, stop: { signal } } = this;
+		if (this.saving) return;
+		this.saving = true;
+		$("save-label").textContent = "Cutting …";
+		$("save-note").textContent = "";
+		try {
+			const href = URL.createObjectURL(await api.clip(moment, signal));
+			el("a", { href, download: `${moment.title} ${clock(moment.start)}–${clock(moment.end)}.mp4`.replaceAll(":", ".") }).click();
+			setTimeout(() => URL.revokeObjectURL(href), 60000);
+		} catch (error) {
+			if (error.name !== "AbortError") $("save-note").textContent = `The clip was not saved: ${error.message}`;
+		}
+		this.saving = false;
+		$("save-label").textContent = "Save clip";
+	}
 
 	async copy() {
 		$("copy-label").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy failed");

@@ -22,6 +22,7 @@ __all__ = [
     "end_with",
     "inherit",
     "limit_memory",
+    "limit_silence",
     "lock",
     "lower_priority",
     "open_nonblocking",
@@ -72,6 +73,9 @@ if sys.platform == "win32":
         # Windows opens no names below an open folder.
         return FileIO(path, opener=open_nonblocking), True
 
+    def limit_silence(connection: Connection[Any, Any], seconds: int) -> None:
+        pass
+
     def limit_memory(count: int) -> None:
         pass
 
@@ -90,6 +94,7 @@ if sys.platform == "win32":
 else:
     import fcntl
     import resource
+    import socket
     from multiprocessing.connection import Connection
 
     def lock(descriptor: int) -> None:
@@ -134,6 +139,12 @@ else:
             return FileIO(path, opener=open_nonblocking), True
         finally:
             os.close(parent)
+
+    def limit_silence(connection: Connection[Any, Any], seconds: int) -> None:
+        """Raise BlockingIOError if the other end stops in the middle of a message (not on Windows)."""
+        with socket.socket(fileno=os.dup(connection.fileno())) as end:
+            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                end.setsockopt(socket.SOL_SOCKET, direction, struct.pack("ll", seconds, 0))
 
     def limit_memory(count: int) -> None:
         """Disable core dumps and limit the address space to ``count`` bytes (0: no limit; not on Windows)."""

@@ -245,7 +245,7 @@ def _exif_orientation(path: Path) -> int:
     from PIL import Image
 
     try:
-        with opened(path) as file, Image.open(file) as picture:
+        with opened(path) as file, Image.open(file, formats=("JPEG", "PNG", "WEBP")) as picture:
             return int(picture.getexif().get(0x112, 1))
     except Exception:
         # Pillow may fail on files that FFmpeg reads.

@@ -33,7 +33,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from prota.errors import ProtaError
-from prota.platform import Connection, confine, end_with, inherit, limit_memory, receive_file, send_file, unconfined
+from prota.platform import (
+    Connection,
+    confine,
+    end_with,
+    inherit,
+    limit_memory,
+    limit_silence,
+    receive_file,
+    send_file,
+    unconfined,
+)
 from prota.video.opening import given, open_file
 
 __all__ = ["MEMORY", "DecodePool", "Outcome", "WorkerError"]
@@ -42,8 +52,8 @@ __all__ = ["MEMORY", "DecodePool", "Outcome", "WorkerError"]
 START_LIMIT = 120.0
 # Bytes of address space of a worker: frames of 8K with those that their decoder keeps take 2 to 4 GB.
 MEMORY = 8 * 2**30
-# Bytes of a result.
-LARGEST = 4 * 2**30
+# Bytes of a result, and seconds that a worker may stop in the middle of one.
+LARGEST, SILENCE = 4 * 2**30, 60
 
 Key = TypeVar("Key")
 
@@ -244,6 +254,7 @@ def _start_worker(memory: int) -> _Worker:
         raise
     finally:
         theirs.close()
+    limit_silence(ours, SILENCE)
     return _Worker(process, ours)
 
 

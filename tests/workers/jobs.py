@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import socket
+import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -43,6 +44,12 @@ def misbehave(kind: str) -> str:
     elif kind == "lambda":
         return lambda: None  # type: ignore[return-value]
     return f"{kind} by {os.getpid()}"
+
+
+def begin_a_result(_: object) -> None:
+    """Send the length of a result and none of it, as a decoder that was taken over may do."""
+    os.write(int(sys.argv[1]), struct.pack("!i", 1000))
+    threading.Event().wait()
 
 
 def hang(_: object) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from prota.platform import unconfined
+from prota.workers import process_pool
 from prota.workers.process_pool import DecodePool
-from tests.processes import LIMIT
-from tests.workers.jobs import attempts, environment, forge
+from tests.processes import LIMIT, posix
+from tests.workers.jobs import attempts, begin_a_result, environment, forge
 
 pytestmark = pytest.mark.process
 
@@ -50,6 +51,15 @@ def test_results_are_data_and_run_nothing(tmp_path: Path) -> None:
     assert outcome.value is None
     assert outcome.error is not None
     assert not (tmp_path / "made").exists()
+
+
+@posix
+def test_a_result_that_never_ends_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "SILENCE", 1)
+    with DecodePool(workers=1, timeout=LIMIT) as pool:
+        ((_, outcome), (_, other)) = pool.run(begin_a_result, [("1", None), ("2", None)])
+    assert "crashed" in str(outcome.error)
+    assert "crashed" in str(other.error)
 
 
 def test_a_file_that_cannot_be_opened_fails_alone(tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ class World:
         middle = abs((start + end) / 2 - clip.seconds / 2) / (clip.seconds or 1)
         return 0.0 if not words else min(0.97, shared / len(words) * (0.97 - 0.5 * middle) + 0.02)
 
-    def answer(self, query: str, found: list[tuple[int, float]]) -> dict[str, Any]:
+    def answer(self, query: str, found: list[tuple[int, float]], k: int = 24) -> dict[str, Any]:
         moments = [self.moment(row, value) for row, value in sorted(found, key=lambda pair: -pair[1])]
         good = [moment for moment in moments if moment["probability"] >= 0.1]
         return {
             "query": query, "cut": len(query) > 300, "partial": self.partial, "version": self.version,
-            "no_good_match": not good, "hint": self.hint, "took_ms": 7.4, "moments": good[:24],
+            "no_good_match": not good, "hint": self.hint, "took_ms": 7.4, "moments": good[:k],
             "weaker": [one for one in moments if one not in good][:24],
         }  # fmt: skip
 
@@ -163,7 +163,8 @@ class World:
             )
 
         rows = [row for row, (clip, _, _) in enumerate(self.rows) if passes(clip)]
-        return self.answer(given["q"], [(row, self.relevance(row, given["q"])) for row in rows])
+        found = [(row, self.relevance(row, given["q"])) for row in rows]
+        return self.answer(given["q"], found, int(given["k"]))
 
     def explain(self, query: str, row: int) -> dict[str, Any]:
         _, start, end = self.rows[row]

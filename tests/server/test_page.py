@@ -697,6 +697,15 @@ def test_a_moment_is_saved_as_a_clip(opened: Opener) -> None:
     expect(page.locator("#save-note")).to_contain_text("the file has changed")
 
 
+def test_many_moments_are_shown_when_they_are_asked_for(opened: Opener, server: FakeServer) -> None:
+    server.world.clips = [replace(KITCHEN, title=f"kitchen {n}") for n in range(5)]
+    page = opened("?q=vegetables")
+    expect(page.locator("#grid .card")).to_have_count(24)
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator("#grid .card")).to_have_count(45)
+    expect(page.get_by_role("button", name="Show more")).to_have_count(0)
+
+
 def test_messages_with_filters_do_not_speak_of_the_whole_library(opened: Opener) -> None:
     page = opened("?q=vegetables&folder=cars")
     expect(page.locator("#notice h2")).to_have_text("No good match with these filters")
@@ -899,7 +908,7 @@ def test_more_like_this_keeps_filters_and_names_its_source(opened: Opener, serve
     expect(page.locator("#filter-label")).to_have_text("Filters (1)")
     expect(page.locator("#grid .folder").first).to_have_text("travel")
     assert set(page.locator("#grid .folder").all_inner_texts()) == {"travel"}
-    assert any("/search/like?folder=travel" in path for path in server.world.asked)
+    assert any("/search/like?folder=travel&" in path for path in server.world.asked)
     # Also of a moment that is not among the results.
     server.world.alone = True
     page.goto(f"{server.url}?like={moment(CAR, 4, 12)}")

@@ -29,13 +29,13 @@ function query(values) {
 }
 
 const of = (video) => `/videos/${encodeURIComponent(video)}`;
-export const search = (q, filters, signal) => api(`/search?${query({ q, k: 24, ...filters })}`, { signal });
-export const like = ({ video, start, end }, filters, signal) =>
-	api(`/search/like?${query(filters)}`, { method: "POST", json: { video, start, end }, signal });
-export function upload(file, filters, signal) {
+export const search = (q, wanted, signal) => api(`/search?${query({ q, ...wanted })}`, { signal }); // filters, k
+export const like = ({ video, start, end }, wanted, signal) =>
+	api(`/search/like?${query(wanted)}`, { method: "POST", json: { video, start, end }, signal });
+export function upload(file, wanted, signal) {
 	const body = new FormData();
 	body.append("file", file, file.name);
-	return api(`/search/like?${query(filters)}`, { method: "POST", body, signal });
+	return api(`/search/like?${query(wanted)}`, { method: "POST", body, signal });
 }
 export const explain = (q, { segment, version }, signal) => api(`/explain?${query({ q, segment, version })}`, { signal });
 export const video = (id, signal) => api(of(id), { signal });

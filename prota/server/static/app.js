@@ -9,12 +9,14 @@ import { Library } from "./library.js";
 import { Player } from "./player.js";
 import { NOTHING, Route, link, same } from "./route.js";
 
+const MOST = 100; // moments that the server gives
 const LOOKED_AT = 2000; // ms after which a query that was typed is one of the history
 const uploads = new Map(); // name in the address → file; they live as long as this tab
 const answers = new Map(); // question → answer, for Back
 let answer = null; // what the grid shows
 let asked = "[]"; // the question it answers; empty after a failure
 let running = new AbortController();
+let most = 24; // moments that are asked for
 let timer = 0;
 
 const actions = {
@@ -79,6 +81,7 @@ async function search(state, back = false) {
 	running.abort();
 	running = new AbortController();
 	const { signal } = running;
+	if (asked !== question(state)) most = 24;
 	asked = question(state);
 	$("notice").hidden = true;
 	if (asked === "[]" || state.view) {
@@ -113,10 +116,11 @@ async function search(state, back = false) {
 }
 
 async function ask(state, signal) {
-	if (state.like) return api.like(state.like, state.filters, signal);
-	if (!state.upload) return api.search(state.q, state.filters, signal);
+	const wanted = { ...state.filters, k: most };
+	if (state.like) return api.like(state.like, wanted, signal);
+	if (!state.upload) return api.search(state.q, wanted, signal);
 	const file = uploads.get(state.upload);
-	if (file) return api.upload(file, state.filters, signal);
+	if (file) return api.upload(file, wanted, signal);
 	throw new api.Problem(404, { title: "File not available", detail: "Choose the picture or clip again." });
 }
 
@@ -160,6 +164,7 @@ function show(state) {
 	$("hint").hidden = !why || !moments.length;
 	if (!moments.length) nothing(state, weaker.length > 0, why);
 	if (library.facts) $("fresh").hidden = answer.version === library.facts.version;
+	if (moments.length >= most && most < MOST) $("more").append(button(() => { most = MOST; search(route.state); }, "Show more"));
 	if (!weaker.length) return;
 	$("more").append(el("h2", {}, "Weaker matches"));
 	grid.fill($("weak"), weaker.map((moment) => ({ ...moment, weaker: true })), able);

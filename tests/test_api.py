@@ -6,6 +6,7 @@ import base64
 import doctest
 import hashlib
 import inspect
+import io
 import json
 import os
 import runpy
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from PIL import Image
 
 import prota
 from prota.data.prepare import prepare
@@ -132,6 +134,7 @@ def test_a_library_is_searched_with_texts_and_clips(tmp_path: Path) -> None:
     hit = one[0]
     assert hit.thumbnail.startswith(b"\xff\xd8")
     assert hit.save_clip(tmp_path / "clip.mp4").stat().st_size
+    assert Image.open(io.BytesIO(hit.picture(width=64))).width == 64
     assert one.save_reel(tmp_path / "reel.mkv").stat().st_size
     assert len(one.export(tmp_path / "hits.m3u").read_text(encoding="utf-8").splitlines()) == 1 + 4 * len(one)
     why = hit.explain()

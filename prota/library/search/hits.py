@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol, overload
 
 from prota.errors import UsageError
-from prota.library.records import VideoRecord, clock
+from prota.library.records import LibraryError, VideoRecord, clock
 from prota.library.search.explain import MomentExplanation
 from prota.library.search.queries import Query
 from prota.library.search.rows import Coverage
 
 __all__ = ["Hit", "Results"]
+
+# Seconds to decode a frame.
+_PICTURE_LIMIT = 60.0
 
 
 class Origin(Protocol):
@@ -76,6 +79,30 @@ class Hit:
         if query.like is not None:
             raise UsageError("only matches of a text query can be explained: a clip has no words")
         return view.explain(query, self.row)
+
+    def picture(self, width: int = 640) -> bytes:
+        """The frame that matches best, as a JPEG.
+
+        Parameters
+        ----------
+        width
+            The most pixels; smaller videos are not enlarged.
+
+        Example
+        -------
+        >>> import prota
+        >>> prota.Library("lib").search("a cup of coffee")[0].picture(width=320)[:2] == b"\\xff\\xd8"
+        True
+        """
+        from prota.video.showing import FrameRequest, frame_jpeg
+        from prota.workers.process_pool import DecodePool
+
+        with DecodePool(1, _PICTURE_LIMIT) as pool:
+            ((_, outcome),) = pool.run(frame_jpeg, [(None, FrameRequest(self.path, self.best, width))])
+        if outcome.error is not None:
+            raise LibraryError(outcome.error)
+        picture: bytes = outcome.value
+        return picture
 
     def save_clip(self, out: str | Path, *, exact: bool = True) -> Path:
         """Cut the moment out of its video, with its sound, and write it to a file.

@@ -10,12 +10,12 @@ import typer
 
 from prota.cli.options import (
     AsJson,
-    Checkpoint,
     Data,
     Device,
     Overrides,
     load_system,
     print_json,
+    require_library,
     require_system,
 )
 from prota.cli.progress import progress
@@ -34,7 +34,20 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
-    checkpoint: Checkpoint,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Argument(metavar="MODEL", help="run folder, model folder, name or hub id", show_default=False),
+    ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            "--library",
+            "-l",
+            metavar="LIBRARY",
+            help="instead of MODEL: a library, without captions, by everyday queries; stored in the library",
+            show_default=False,
+        ),
+    ] = None,
     fit_with: Annotated[
         Path | None,
         typer.Option(
@@ -48,7 +61,18 @@ def calibrate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit the probability that a result is relevant, on the validation videos; it is saved with the model."""
+    """Fit the probability that a result is relevant, on the validation videos; it is saved with the model.
+
+    With --library no captions are needed: for a model that has none, such as a bare CLIP or SigLIP.
+    """
+    if (checkpoint is None) == (library is None):
+        raise typer.BadParameter("give either MODEL or --library LIBRARY")
+    if library is not None:
+        if data or overrides or fit_with:
+            raise typer.BadParameter("--data, --set and --fit-with need MODEL")
+        _of_library(library, device, as_json)
+        return
+    assert checkpoint is not None
     require_system(data, overrides, checkpoint, *filter(None, [fit_with]))
     import torch
 
@@ -102,6 +126,21 @@ def calibrate(
                 f"{found.kept:.0%} of the right answers are good matches"
             )
     typer.echo(f"good matches have a probability of {result.fit.cutoff:.0%} or more; saved in {folder}")
+
+
+def _of_library(library: str, device: str, as_json: bool) -> None:
+    require_library(library)
+    from prota.library.calibrating import calibrate_library
+
+    result = calibrate_library(library, device)
+    if as_json:
+        print_json({"library": library, "cutoff": result.fit.cutoff, "queries": result.captions.trials}, indent=2)
+        return
+    refused = f'{result.captions.refused:.0%} of everyday queries about something absent get "no good match"'
+    typer.echo(
+        f"{refused}; good matches have a probability of {result.fit.cutoff:.0%} or more. No caption checks this. "
+        f"Saved in {library}"
+    )
 
 
 def _passed_on(

@@ -2,6 +2,8 @@
 
 Half of the trials have the right video in the library. Queries are captions, and single words from the captions of
 few videos: *cat* scores lower than any sentence about a cat. Both kinds have equal weight.
+
+Without captions, queries are those of a list of everyday ones, asked of a library (`Queries.everyday`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ from prota.errors import EvaluationError
 from prota.model.prota import ProTA
 from prota.model.relevance import LENGTH, RISING, SMALLEST, UNCERTAINTY, Fit, Relevance, features_of, query_facts
 
-__all__ = ["Calibration", "Quality", "Queries", "calibrate", "facts_of", "key_words", "measure"]
+__all__ = ["Calibration", "Quality", "Queries", "calibrate", "everyday_queries", "facts_of", "key_words", "measure"]
 
 _BACKGROUND = 64
 _BINS = 10
@@ -35,6 +38,8 @@ _WORDS = 10
 _TEXTS_AT_ONCE = 256
 # Share of the captions that are less general than a general query.
 _GENERAL = 0.97
+# Without captions: the share of a library that an everyday query may be true of.
+_UNSURE = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,22 @@ class Queries:
     def captions(cls, scores: Tensor, video_of_text: Tensor, facts: Tensor) -> Queries:
         """Captions: each is true of its own video only."""
         return cls(scores, F.one_hot(video_of_text, scores.shape[1]).float(), facts)
+
+    @classmethod
+    def everyday(cls, scores: Tensor, facts: Tensor) -> Queries:
+        """Queries of which nobody knows what they are true of.
+
+        A query counts as true of a video if each is the other's best: of the queries, by how far the video's score
+        stands above the query's other scores. What scores nearly as high may be true as well, and counts as neither.
+        """
+        spread = scores.std(dim=1, keepdim=True).clamp(min=1e-6)
+        margins = (scores - scores.mean(dim=1, keepdim=True)) / spread
+        best, rows = margins.argmax(dim=1), torch.arange(len(scores))
+        own = rows[margins.argmax(dim=0)[best] == rows]
+        shares = torch.zeros_like(scores)
+        shares[margins >= margins.quantile(1 - _UNSURE, dim=1, keepdim=True)] = _CLEAR / 2
+        shares[own, best[own]] = 1.0
+        return cls(scores, shares, facts)
 
 
 @dataclass(frozen=True)
@@ -101,6 +122,11 @@ class _Trials:
     @staticmethod
     def join(parts: Sequence[_Trials]) -> _Trials:
         return _Trials(*(torch.cat(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
+
+
+def everyday_queries() -> list[str]:
+    """Queries that people type; most are about things that a given library does not have."""
+    return resources.files("prota.evaluation").joinpath("everyday.txt").read_text(encoding="utf-8").splitlines()
 
 
 def key_words(captions: Sequence[Sequence[str]]) -> tuple[list[str], Tensor]:

@@ -13,12 +13,16 @@ from prota.data.pictures import to_pictures
 from prota.encoders.video import JointTower
 from prota.library.indexing.reading import VideoContent
 from prota.library.records import LibraryError, ModelStamp, SegmentBatch, SegmentTokens
+from prota.library.storage.location import Folder, Location
+from prota.library.storage.reader import Snapshot
 from prota.model.prota import ProTA
+from prota.model.relevance import Relevance
 from prota.runtime import autocast_for
 from prota.scoring.score import pooled
 from prota.types import PreparedTokens, Tokens
 
-__all__ = ["encode_video", "encode_videos", "pooled_vectors", "stamp_of", "stored_tokens"]
+__all__ = ["encode_video", "encode_videos", "one_segment_each", "pooled_vectors", "stamp_of"]
+__all__ += ["stored_relevance", "stored_tokens"]
 
 # By encoders that take their frames together.
 _SEGMENTS_AT_ONCE = 4
@@ -50,6 +54,21 @@ def stored_tokens(tokens: SegmentTokens, device: torch.device, as_stored: bool =
     if not as_stored:
         direction, spread = direction.float(), None if spread is None else spread.float()
     return PreparedTokens(direction, spread, tensor(tokens.weight).float(), tensor(tokens.mask).bool())
+
+
+def stored_relevance(location: Location) -> Relevance | None:
+    """What `prota calibrate --library` stored in a library's folder."""
+    return Relevance.load(location.path) if isinstance(location, Folder) else None
+
+
+def one_segment_each(snapshot: Snapshot, most: int) -> list[int]:
+    """The middle segment of each of at most ``most`` videos, spread over the library."""
+    rows: dict[str, list[int]] = {}
+    table = snapshot.segments(["row", "video_id"]).to_pydict()
+    for row, video_id in zip(table["row"], table["video_id"], strict=True):
+        rows.setdefault(video_id, []).append(row)
+    middles = [places[len(places) // 2] for places in rows.values()]
+    return [middles[place] for place in np.unique(np.linspace(0, len(middles) - 1, most).astype(int))]
 
 
 def _padded(content: VideoContent, frames: int) -> VideoContent:

@@ -138,6 +138,24 @@ def test_it_is_evaluated_untrained(siglip2: Path, world_config: Path, tmp_path: 
     assert prota.load(copy, device="cpu").config == prota.load(siglip2, device="cpu").config
 
 
+def test_a_library_is_calibrated_without_captions(siglip2: Path, world_config: Path, tmp_path: Path) -> None:
+    """What is learned from everyday queries is stored in the library, and judges its results."""
+    library = tmp_path / "library"
+    succeeds(
+        "index", world_config.parent / "clips", "-l", library, "--model", siglip2, "--workers", 2, "--device", "cpu"
+    )
+    search = ("search", "a cat", "-l", library, "-k", 2, "--json", "--device", "cpu")
+    assert {hit["probability"] for hit in json.loads(succeeds(*search))["moments"]} == {None}
+    said = json.loads(succeeds("calibrate", "--library", library, "--device", "cpu", "--json"))
+    assert 0 < said["cutoff"] < 1
+    assert all(0 <= hit["probability"] <= 1 for hit in json.loads(succeeds(*search))["moments"])
+    few = tmp_path / "few"
+    succeeds("index", world_config.parent / "clips" / "red-left.mp4", "-l", few, "--model", siglip2, "--device", "cpu")
+    for arguments, code in ((("--library", few), 2), (("--library", tmp_path / "none"), 1), ((), 2)):
+        assert command("calibrate", *arguments, "--device", "cpu").returncode == code
+    assert not (few / "relevance.safetensors").exists()
+
+
 @pytest.mark.parametrize("broken", ["hub", "kind", "half"])
 def test_what_cannot_be_loaded_leaves_nothing_behind(
     broken: str, siglip2: Path, clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

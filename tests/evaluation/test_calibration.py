@@ -10,7 +10,7 @@ import torch
 
 from prota.errors import EvaluationError
 from prota.evaluation import calibration
-from prota.evaluation.calibration import Queries, _logistic, _rising, calibrate, key_words, measure
+from prota.evaluation.calibration import Queries, _logistic, _rising, calibrate, everyday_queries, key_words, measure
 from prota.model.relevance import Relevance, features_of
 from prota.types import PreparedTokens
 
@@ -223,3 +223,18 @@ def test_a_match_at_the_cutoff_counts_as_shown() -> None:
     trials = calibration._Trials(torch.zeros(2, 1), yes, yes, yes, no, torch.ones(2, dtype=torch.float64))
     refused, kept = calibration._refused_and_kept(torch.tensor([0.5, 0.5]), trials, 0.5)
     assert (refused, kept) == (0.0, 1.0)
+
+
+def test_everyday_queries_are_true_of_what_is_best_both_ways() -> None:
+    """A query that answers nothing particular owns no video; near misses are neither true nor false."""
+    scores = torch.randn(40, 60, generator=torch.Generator().manual_seed(0)) * 0.05
+    for number in range(10):
+        scores[number, number] = 1.0
+    # Louder everywhere, which says nothing.
+    scores[30] += 3.0
+    queries = Queries.everyday(scores, torch.zeros(40, 2))
+    owned = {(row, column) for row, column in (queries.shares == 1).nonzero().tolist()}
+    assert {(number, number) for number in range(10)} <= owned
+    assert all(row >= 10 or row == column for row, column in owned)
+    assert (queries.shares > 0).sum(dim=1).max() <= 4
+    assert len(everyday_queries()) == len(set(everyday_queries())) > 200

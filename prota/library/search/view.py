@@ -20,9 +20,9 @@ from prota.library.search.moments import Moment, Segment, find_moments, stretch
 from prota.library.search.queries import Query, clean_query, reading
 from prota.library.search.rows import Finder, Ranked, RowFinder
 from prota.library.storage.reader import Snapshot
-from prota.library.tokens import stored_tokens
+from prota.library.tokens import stored_relevance, stored_tokens
 from prota.model.prota import ProTA
-from prota.model.relevance import query_facts
+from prota.model.relevance import Relevance, query_facts
 from prota.types import PreparedTokens
 
 __all__ = ["View"]
@@ -160,8 +160,8 @@ class View:
 
     @torch.inference_mode()
     def relevance(self, query: Query, scores: Sequence[float], searched: int) -> list[float] | list[None]:
-        """The relevance of scores among ``searched`` segments; None for clips and models without calibration."""
-        relevance = self.model.relevance
+        """The relevance of scores among ``searched`` segments; None for clips and without calibration."""
+        relevance = self.judge
         if relevance is None or query.like is not None or not scores:
             return [None] * len(scores)
         background = self.model.score(query.tokens, self._background)[0].cpu()
@@ -171,21 +171,26 @@ class View:
     @torch.inference_mode()
     def _limits(self, query: Query) -> tuple[float, float]:
         """The least probability and the least score of a good match."""
-        relevance = self.model.relevance
+        relevance = self.judge
         if relevance is None:
             return 0.0, -math.inf
         alike = relevance.alike(self.model.score(query.tokens, self._background)[0]) if query.like else -math.inf
         return relevance.fit.cutoff, alike
 
     @cached_property
+    def judge(self) -> Relevance | None:
+        """What calibration learned: about the model with captions, else about the library without any."""
+        return self.model.relevance or stored_relevance(self.snapshot.location)
+
+    @cached_property
     def _background(self) -> PreparedTokens:
-        assert self.model.relevance is not None
-        return self.model.relevance.background.to(self.device)
+        assert self.judge is not None
+        return self.judge.background.to(self.device)
 
     @cached_property
     def _unrelated(self) -> PreparedTokens:
         """Tokens of unrelated videos: the calibration's, else segments of the library itself."""
-        if self.model.relevance is not None:
+        if self.judge is not None:
             return self._background
         rows = np.unique(np.linspace(0, self.snapshot.count() - 1, _SAMPLE).astype(int))
         sound = rows[~self.snapshot.damaged(rows.tolist(), "tokens")]

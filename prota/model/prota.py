@@ -169,7 +169,12 @@ class ProTA(nn.Module):
     model_card_data: ClassVar[NoCard] = NoCard()
 
     def supports(self, modality: str | tuple[str, ...]) -> bool:
-        """Whether the model encodes a modality: ``text``, ``image`` or ``video``; no combinations.
+        """Whether the model encodes a modality.
+
+        Parameters
+        ----------
+        modality
+            ``text``, ``image`` or ``video``; of no other and no combination it is true.
 
         Example
         -------

@@ -44,8 +44,10 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     small = prota.load("prota-small", device="cpu")
-    own, pictures = small.video_encoder.tower, torch.randn(2, 3, 196, 196)
-    towers = {"prota-small": lambda: own(pictures)} | {name: tower(shape) for name, shape in SHAPES.items()}
+    own: Any = small.video_encoder.tower
+    pictures = torch.randn(2, 3, 196, 196)
+    towers: dict[str, Callable[[], object]] = {"prota-small": lambda: own(pictures)}
+    towers |= {name: tower(shape) for name, shape in SHAPES.items()}
     best = dict.fromkeys(towers, float("inf"))
     for _ in range(rounds):
         for name, run in towers.items():

@@ -121,6 +121,8 @@ def main() -> None:
             page.set_viewport_size({"width": 1100, "height": 1200})
             page.locator("#why-toggle").click()
             expect(page.locator(".strip img")).to_have_count(12)
+            while not page.locator(".strip img").evaluate_all("all => all.every(image => image.naturalWidth)"):
+                sleep(0.1)
             why = picture(page)
             small(why).save(FIGURES / "serve-why.png", optimize=True)
             frames.append((why.crop((0, 1200 - SIZE["height"], 1100, 1200)), 4000))

@@ -134,7 +134,7 @@ def test_a_library_is_searched_with_texts_and_clips(tmp_path: Path) -> None:
     hit = one[0]
     assert hit.thumbnail.startswith(b"\xff\xd8")
     assert hit.save_clip(tmp_path / "clip.mp4").stat().st_size
-    assert Image.open(io.BytesIO(hit.picture(width=64))).width == 64
+    assert Image.open(io.BytesIO(hit.picture(width=24))).size == (24, 24)
     assert one.save_reel(tmp_path / "reel.mkv").stat().st_size
     assert len(one.export(tmp_path / "hits.m3u").read_text(encoding="utf-8").splitlines()) == 1 + 4 * len(one)
     why = hit.explain()

@@ -6,6 +6,7 @@ Worker processes import this module, so it does not import torch.
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,8 @@ THUMBNAIL = 160
 JPEG_QUALITY = 80
 # Standard deviation of grey levels below which a picture shows nothing: black, white, the end of a fade.
 FLAT = 10.0
+# Frames are twins if no cell of 16 × 16 differs by more than this in brightness, of 255.
+TWIN_CELLS, TWIN_DIFFERENCE = 16, 8
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class VideoContent:
     index: Integers
     """[S, M] position in `frames`, -1 for padding."""
     frames: Picture
-    """[F, size, size, 3] RGB; frames that overlapping segments share are there once."""
+    """[F, size, size, 3] RGB; frames that overlapping segments share, and twins of a frame, are there once."""
     thumbnails: tuple[bytes, ...]
     """[S] JPEGs of the middle frames, or of those with most contrast where the middle shows nothing."""
     counted: bool = False
@@ -156,6 +159,7 @@ def _read(request: ReadRequest) -> VideoContent:
         row[: len(segment.indices)] = np.searchsorted(chosen, segment.indices)
     mask = index >= 0
     contrast = np.array([contrast for *_, contrast in pictures])
+    frames, twins = _without_twins([square for square, *_ in pictures])
     return VideoContent(
         duration=timeline.duration,
         width=timeline.width,
@@ -169,11 +173,29 @@ def _read(request: ReadRequest) -> VideoContent:
         ends=np.array([segment.end for segment in part]),
         times=np.where(mask, timeline.times[chosen][index], np.nan),
         mask=mask,
-        index=index,
-        frames=np.stack([square for square, *_ in pictures]),
+        index=np.where(mask, twins[index], -1),
+        frames=frames,
         thumbnails=tuple(pictures[_telling(row[seen], contrast)][1] for row, seen in zip(index, mask, strict=True)),
         counted=timeline.counted,
     )
+
+
+def _without_twins(frames: Sequence[Picture]) -> tuple[Picture, Integers]:
+    """The frames without those that show what the one kept before them shows, and the place of each among them.
+
+    A slide or a still camera is encoded once. Each is compared with a frame that is kept, so slow changes add up.
+    """
+    kept: list[Picture] = []
+    places = np.empty(len(frames), dtype=np.int64)
+    last: Floats | None = None
+    for number, frame in enumerate(frames):
+        grey = Image.fromarray(frame).convert("L")
+        small = np.asarray(grey.resize((TWIN_CELLS, TWIN_CELLS), Image.Resampling.BOX), np.float64)
+        if last is None or np.abs(small - last).max() > TWIN_DIFFERENCE:
+            kept.append(frame)
+            last = small
+        places[number] = len(kept) - 1
+    return np.stack(kept), places
 
 
 def _telling(frames: Integers, contrast: Floats) -> int:

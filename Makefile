@@ -80,7 +80,7 @@ coverage: browser
 
 # The types, and the fast tests, as on Windows: without the calls that it lacks.
 windows: setup
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 prota
 	$(BIN)/python -m pytest -p tests.windows $(FAST)
 
 # Once more as CPUs without AVX-512 and without AVX2 round: every library that multiplies matrices is told which it has.

@@ -60,7 +60,7 @@ class Queries:
 
     @classmethod
     def everyday(cls, scores: Tensor, facts: Tensor) -> Queries:
-        """Queries of which nobody knows what they are true of.
+        """Queries whose relevant videos are unknown.
 
         A query counts as true of a video if each is the other's best: of the queries, by how far the video's score
         stands above the query's other scores. What scores nearly as high may be true as well, and counts as neither.

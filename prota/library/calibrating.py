@@ -1,4 +1,4 @@
-"""The probability that a result is relevant, for a model that nobody has captions for: from a library alone."""
+"""The probability that a result is relevant, fitted without captions: from a library alone."""
 
 from __future__ import annotations
 

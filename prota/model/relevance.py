@@ -57,7 +57,7 @@ class Fit:
     """
 
     general: float = math.inf
-    """A query is general if the mean of its scores with the background is at least so many deviations above zero.
+    """A query is general if the mean of its scores with the background is at least this many deviations above zero.
 
     It fits unrelated videos nearly as well as any: *a man*. What stands out of these is a match for it.
     """

@@ -63,7 +63,7 @@ _CLIENTS = 10_000
 
 
 class RateLimit:
-    """A token bucket for each client address: so many requests per second, and four times as many at once."""
+    """A token bucket for each client address: ``rate`` requests per second, and four times as many at once."""
 
     def __init__(self, rate: float, now: Callable[[], float] = time.monotonic) -> None:
         """``rate``: 0 for no limit."""

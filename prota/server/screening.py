@@ -39,7 +39,7 @@ _FRAMES, _PARTS, _CLIPS, _VIDEOS = 64 * 2**20, 192 * 2**20, 64 * 2**20, 10_000
 _LONGEST_CLIP = 600.0
 # Frames that are decoded at a time, parts, and how many requests may wait for each.
 _FRAMES_AT_ONCE, _PARTS_AT_ONCE, _WAITING = 1, 2, 200
-# Seconds between two looks at whether a client is still there; that a job nobody waits for may take to end by itself;
+# Seconds between two looks at whether a client is still there; that an abandoned job may take to end by itself;
 # and without requests, after which worker processes end.
 _LOOK, _GRACE, _IDLE = 0.2, 1.0, 20.0
 

@@ -12,8 +12,8 @@ __all__ = ["Moment", "Segment", "find_moments", "stretch"]
 
 # Overlapping segments join a moment if they score at least this share of its best one.
 _NEARLY = 0.9
-# A stretch goes on while the heat is at least this share of its peak, with gaps of at most so many frames. Chosen on
-# films of MSR-VTT clips, see docs/experiments/moments.md.
+# A stretch continues while the heat is at least this share of its peak, with gaps of at most this many frames. Chosen
+# on films of MSR-VTT clips, see docs/experiments/moments.md.
 _HOLDS, _GAP = 0.4, 3
 
 

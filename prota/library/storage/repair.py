@@ -264,7 +264,7 @@ def _judged(video: VideoRecord, whole: set[str], done: Repaired) -> VideoRecord 
     """A record as it stays; None if its segments and its file are lost."""
     unfinished = video.state == "bad" and video.size < 0
     if (video.whole and video.video_id not in whole) or unfinished:
-        # Of no file: the next run of indexing reads it again, whoever starts it.
+        # Of no file: the next run of indexing reads it again.
         marked = replace(video, state="bad", reason=CORRUPT, size=-1, segments=0)
         return marked if _there(video.path, done) else None
     return video

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -54,6 +56,9 @@ def write_clip(
             frame.time_base = stream.codec_context.time_base
             file.mux(stream.encode(frame))
         file.mux(stream.encode(None))
+    if codec == "libsvtav1" and sys.platform == "linux":
+        # For root, this encoder gives the thread that calls it, and all that it starts, a real-time priority.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     return path
 
 

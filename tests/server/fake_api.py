@@ -107,6 +107,7 @@ class World:
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     partial: bool = False
+    damaged: int = 0
     hint: str | None = None
     alone: bool = False
     """Whether nothing looks like anything else."""
@@ -148,8 +149,8 @@ class World:
         moments = [self.moment(row, value) for row, value in sorted(found, key=lambda pair: -pair[1])]
         good = [moment for moment in moments if moment["probability"] >= 0.1]
         return {
-            "query": query, "cut": len(query) > 300, "partial": self.partial, "version": self.version,
-            "no_good_match": not good, "hint": self.hint, "took_ms": 7.4, "moments": good[:k],
+            "query": query, "cut": len(query) > 300, "partial": self.partial, "damaged": self.damaged,
+            "version": self.version, "no_good_match": not good, "hint": self.hint, "took_ms": 7.4, "moments": good[:k],
             "weaker": [one for one in moments if one not in good][:24],
         }  # fmt: skip
 

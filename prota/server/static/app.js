@@ -157,7 +157,8 @@ function show(state) {
 	likeness(state);
 	grid.fill($("grid"), moments, able);
 	const took = ` in ${Math.max(1, Math.round(answer.took_ms))} ms`;
-	const cut = (answer.cut ? " · query truncated" : "") + (answer.partial ? " · some shards did not answer" : "");
+	const cut = (answer.cut ? " · query truncated" : "") + (answer.partial ? " · some shards did not answer" : "")
+		+ (answer.damaged ? ` · ${count(answer.damaged, "corrupt segment")} left out: prota library repair` : "");
 	$("status").textContent = (moments.length ? count(moments.length, "moment") + took : weaker.length ? "No good match" : "No moments") + cut;
 	const why = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
 	$("hint").textContent = why;
@@ -167,7 +168,7 @@ function show(state) {
 	if (moments.length >= most && most < MOST) $("more").append(button(() => { most = MOST; search(route.state); }, "Show more"));
 	if (!weaker.length) return;
 	$("more").append(el("h2", {}, "Weaker matches"));
-	grid.fill($("weak"), weaker.map((moment) => ({ ...moment, weaker: true })), able);
+	grid.fill($("weak"), weaker, able);
 	$("weak").hidden = false;
 }
 

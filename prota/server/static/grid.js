@@ -39,7 +39,7 @@ function card(moment, actions) {
 	on(sharp, "error", () => sharp.remove());
 	const likely = score == null ? "" : probability == null ? el("span", {}, `score ${score.toFixed(2)}`)
 		: el("span", { class: "relevance", title: "Probability of being relevant" },
-			el("span", { class: "meter", vars: { share: probability } }), moment.weaker ? `weaker (${percent(probability)})` : percent(probability));
+			el("span", { class: "meter", vars: { share: probability } }), percent(probability));
 	const anchor = el("a", {
 		class: "play", href: actions.link(moment), tabindex: -1,
 		"aria-label": [title, still(moment) ? "picture" : `${clock(start)} to ${clock(end)}`, likely.textContent].filter(Boolean).join(", "),

@@ -52,8 +52,8 @@ def test_a_library_of_a_bare_model(
     model = prota.load(folder, device="cpu")
     expected = model.similarity(model.encode_text("the red dog"), model.encode_video(sorted(clips.iterdir())))
     scores = {Path(hit["path"]).name: hit["score"] for hit in found["moments"]}
-    # Tokens are stored in half precision.
-    assert [scores[path.name] for path in sorted(clips.iterdir())] == pytest.approx(expected[0].tolist(), abs=2e-3)
+    # Tokens are stored in half precision, and frames that look alike are encoded once.
+    assert [scores[path.name] for path in sorted(clips.iterdir())] == pytest.approx(expected[0].tolist(), abs=6e-3)
     like = json.loads(
         succeeds("search", "--like", clips / "red.mp4", "-l", library, "-k", 1, "--json", "--device", "cpu")
     )

@@ -366,13 +366,13 @@ class Told:
     def validated(self, record: dict[str, Any]) -> None: ...
 
 
-@pytest.mark.parametrize(("rank", "told"), [(0, [(0, 25), (25, 25)]), (1, [])])
-def test_features_are_reported_by_the_first_rank_alone(
-    rank: int, told: list[tuple[int, int]], world_config: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_features_are_reported_by_the_first_rank_alone(rank: int, world_config: Path, tmp_path: Path) -> None:
     experiment, report = Experiment.load(world_config, ["train.lr_vision=0"]), Told()
     TrainingLoop(experiment, RunFolder(tmp_path), World(rank, 2, torch.device("cpu")), report=report)
-    assert report.features == told
+    told = report.features
+    assert told == sorted(told)
+    assert [told[0], told[-1]] == [(0, 25), (25, 25)] if rank == 0 else not told
 
 
 def test_the_best_step_is_told(uninterrupted: Path, world_config: Path) -> None:

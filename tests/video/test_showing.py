@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Iterator
@@ -28,6 +29,14 @@ CLIPS = [
     ("b.avi", "libx264", "transcoded"), ("a.wmv", "wmv2", "transcoded"), ("c.mp4", "libx265", "transcoded"),
     ("a.h264", "libx264", "transcoded"),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen() -> Iterator[None]:
+    """As in a worker process, garbage collections look at new objects alone."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -225,6 +225,8 @@ def _in_libraries(
 def _fit(kinds: Sequence[_Trials], largest: int) -> Fit:
     """Fit trials of one or two kinds of queries, with equal weight."""
     trials = _Trials.join([replace(one, weight=one.weight / max(1, len(one.weight))) for one in kinds])
+    if not all(len(one.right) for one in kinds):
+        raise EvaluationError("cannot calibrate: too few queries match a video; use more videos")
     usual = [one.features[:, UNCERTAINTY].quantile(torch.tensor([0.01, 0.99], dtype=torch.float64)) for one in kinds]
     low, high = min(float(ends[0]) for ends in usual), max(float(ends[1]) for ends in usual)
     # Captions have similar lengths, and say nothing about shorter queries.

@@ -142,7 +142,7 @@ def test_a_library_is_calibrated_without_captions(siglip2: Path, world_config: P
     """What is learned from everyday queries is stored in the library, and judges its results."""
     library = tmp_path / "library"
     succeeds(
-        "index", world_config.parent / "clips", "-l", library, "--model", siglip2, "--workers", 2, "--device", "cpu"
+        "index", world_config.parent / "clips", "-l", library, "--model", siglip2, "--workers", 1, "--device", "cpu"
     )
     search = ("search", "a cat", "-l", library, "-k", 2, "--json", "--device", "cpu")
     assert {hit["probability"] for hit in json.loads(succeeds(*search))["moments"]} == {None}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from prota.config.base import ConfigError
 from prota.config.model import Config
 from prota.encoders.weight_names import quiet
+from prota.errors import one_line
 from prota.video.transforms import Extent
 
 __all__ = ["KINDS", "PROCESSOR_FILES", "Kind", "PictureFormat", "joint_width", "kind_of", "picture_format", "untrained"]
@@ -103,8 +104,14 @@ def untrained(folder: Path) -> Config:
     """The settings with which a bare checkpoint is searched: its own vectors, the mean over frames, and cosines."""
     from transformers import AutoConfig
 
-    with quiet():
-        settings = AutoConfig.from_pretrained(folder)
+    try:
+        with quiet():
+            settings = AutoConfig.from_pretrained(folder)
+    except Exception as error:
+        # Whatever transformers says about settings that it cannot read.
+        raise ConfigError(
+            f"{folder}/config.json cannot be read: {one_line(error)}; copy or download it again"
+        ) from None
     kind = kind_of(settings.model_type, folder)
     vision, text = settings.vision_config, settings.text_config
     pictures = picture_format(folder, kind, int(vision.image_size))

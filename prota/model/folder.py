@@ -62,11 +62,6 @@ def _untrained(folder: Path) -> Config:
         return untrained(folder)
     except ConfigError as error:
         raise ModelFolderError(str(error)) from None
-    except Exception as error:
-        # Whatever transformers says about settings that it cannot read.
-        raise ModelFolderError(
-            f"{folder}/{CONFIG_FILE} cannot be read: {one_line(error)}; copy or download it again"
-        ) from None
 
 
 def is_bare(folder: Path) -> bool:

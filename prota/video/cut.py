@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from prota.errors import ProtaError
-from prota.video.pyav import Index, NotShownError, _opened, counted_index, frame_index, upright, walk_frames
+from prota.video.pyav import Index, NotShownError, counted_index, frame_index, open_video, upright, walk_frames
 from prota.video.sampling import SAME_TIME
 from prota.video.timeline import DecodeError, Timeline
 
@@ -149,7 +149,8 @@ class _Writer:
 
         timeline, (width, height) = self._timeline, self.size
         if timeline.rotation or timeline.mirrored:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(upright(frame, timeline)), format="rgb24")
+            turned = upright(frame, timeline.rotation, timeline.mirrored)
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(turned), format="rgb24")
         if not self._fits:
             return frame.reformat(width, height, "yuv420p")
         scale = min(width / frame.width, height / frame.height)
@@ -195,7 +196,7 @@ def _encoded_sound(stream: Any, sound: np.ndarray) -> Iterator[Any]:
 def _sound(request: CutRequest, index: Index, start: float, end: float) -> np.ndarray:
     """Samples [2, n] of these seconds, silent where the file has none; no samples if it has no sound at all."""
     wanted, parts, at = round((end - start) * _RATE), list[np.ndarray](), 0
-    with _opened(request.path) as (container, stream):
+    with open_video(request.path) as (container, stream):
         audio = next((track for track in container.streams.audio if track.codec_context is not None), None)
         if audio is None:
             return np.zeros((2, wanted if request.reel else 0), dtype=np.float32)
@@ -256,7 +257,7 @@ def _copied(request: CutRequest, index: Index, frames: range) -> Clip:
     buffer = io.BytesIO()
     try:
         with (
-            _opened(request.path) as (container, stream),
+            open_video(request.path) as (container, stream),
             av.open(buffer, "w", format=request.container) as out,
         ):
             tracks = [stream, *container.streams.audio[:1]]

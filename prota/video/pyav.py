@@ -17,8 +17,8 @@ from prota.video.completeness import Packets, check_frames, check_packets, check
 from prota.video.opening import opened
 from prota.video.timeline import DecodeError, Picture, Timeline, Times, Transform, end_of, finished
 
-__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "read_frames", "upright"]
-__all__ += ["walk_frames"]
+__all__ = ["Index", "NotShownError", "counted_index", "frame_index", "frame_rate", "load_av", "open_video"]
+__all__ += ["orientation", "read_frames", "upright", "walk_frames"]
 
 
 # Containers that hold their frames themselves. FFmpeg also opens playlists (hls, dash, concat, imf) and numbered
@@ -86,14 +86,14 @@ def _identity(path: Path) -> tuple[Path, int, int]:
     return path, status.st_size, status.st_mtime_ns
 
 
-def _av() -> Any:
+def load_av() -> Any:
     return importlib.import_module("av")
 
 
 @contextmanager
-def _opened(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
+def open_video(path: Path, threads: int = 0) -> Iterator[tuple[Any, Any]]:
     """The container and its video stream; errors of FFmpeg inside become DecodeErrors."""
-    av = _av()
+    av = load_av()
     doing = "open"
     try:
         with opened(path) as file, av.open(file, metadata_errors="replace", options=_ALONE) as container:
@@ -131,7 +131,7 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
     for packet in container.demux(stream):
         try:
             frames = packet.decode()
-        except _av().FFmpegError as error:
+        except load_av().FFmpegError as error:
             reason = _reason(error)
             if count or (since is not None and (packet.pts is None or packet.pts >= since)):
                 total = f" of {stream.frames}" if stream.frames else ""
@@ -145,7 +145,7 @@ def _pictures(path: Path, container: Any, stream: Any, since: int | None = None)
 
 
 def _scanned_index(path: Path) -> Index:
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         packets = _packets(path, container, stream)
         # AVI has no presentation times; VP8 has packets that are never shown.
         trusted = container.format.name != "avi" and stream.codec_context.name not in _VP8
@@ -153,7 +153,7 @@ def _scanned_index(path: Path) -> Index:
     if not trusted or None in stamps or len(set(stamps)) < len(stamps):
         return _decoded_index(path, packets)
     pts = np.array(sorted(stamps), dtype=np.int64)
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         frame = next(_pictures(path, container, stream))
         if frame.pts != pts[0]:
             return _decoded_index(path, packets)
@@ -180,7 +180,7 @@ def _packets(path: Path, container: Any, stream: Any) -> Packets:
 def _decoded_index(path: Path, packets: Packets) -> Index:
     """The index from decoding the file, without converting frames."""
     stamps, first = list[Any](), None
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         for frame in _pictures(path, container, stream):
             first = first or frame
             stamps.append(frame.pts)
@@ -190,29 +190,29 @@ def _decoded_index(path: Path, packets: Packets) -> Index:
             # Numbers of frames: 0, 1, 2, … if none is empty.
             numbered = len(packets.slots) == len(stamps) and None not in packets.slots
             slots = np.array(sorted(packets.slots) if numbered else range(len(stamps)), dtype=np.int64)
-            times = (slots - slots[0]) / _rate(stream)
+            times = (slots - slots[0]) / frame_rate(stream)
         elif None in stamps or stamps != sorted(set(stamps)):
-            times = np.arange(len(stamps)) / _rate(stream)
+            times = np.arange(len(stamps)) / frame_rate(stream)
         else:
             times = (np.array(stamps, dtype=np.int64) - stamps[0]) * float(stream.time_base)
         return Index(_timeline(path, stream, first, times), None, np.zeros(0, dtype=np.int64))
 
 
 def _counted_index(path: Path) -> Index:
-    with _opened(path) as (container, stream):
+    with open_video(path) as (container, stream):
         packets = _packets(path, container, stream)
     index = _decoded_index(path, packets)
     return replace(index, timeline=replace(index.timeline, counted=True))
 
 
-def _rate(stream: Any) -> float:
+def frame_rate(stream: Any) -> float:
     return float(stream.average_rate or stream.guessed_rate or 25)
 
 
 def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
-    rotation, mirrored = _orientation(path, frame)
+    rotation, mirrored = orientation(path, frame)
     width, height = (frame.height, frame.width) if rotation % 180 else (frame.width, frame.height)
-    rate = _rate(stream)
+    rate = frame_rate(stream)
     codec = stream.codec_context.name
     duration = end_of(times, rate)
     check_times(path, times, duration)
@@ -223,7 +223,7 @@ def _timeline(path: Path, stream: Any, frame: Any, times: Times) -> Timeline:
 _MIRRORED = {2: 0, 4: 180, 5: 270, 7: 90}
 
 
-def _orientation(path: Path, frame: Any) -> tuple[int, bool]:
+def orientation(path: Path, frame: Any) -> tuple[int, bool]:
     """Degrees clockwise to rotate a frame by, and whether to mirror it first."""
     turned = round(-frame.rotation / 90) * 90 % 360
     try:
@@ -254,16 +254,16 @@ def _exif_orientation(path: Path) -> int:
 
 def read_frames(path: Path, index: Index, wanted: list[int], transform: Transform | None, *, threads: int) -> list[Any]:
     def keep(frame: Any) -> Any:
-        return finished(upright(frame, index.timeline), transform)
+        return finished(upright(frame, index.timeline.rotation, index.timeline.mirrored), transform)
 
     return walk_frames(path, index, wanted, lambda: keep, threads=threads)
 
 
-def upright(frame: Any, timeline: Timeline) -> Picture:
-    """A decoded frame as RGB, mirrored and rotated as its file says."""
+def upright(frame: Any, rotation: int, mirrored: bool) -> Picture:
+    """A decoded frame as RGB, mirrored and rotated as its file says, see `orientation`."""
     picture = frame.to_ndarray(format="rgb24")
-    picture = picture[:, ::-1] if timeline.mirrored else picture
-    return np.rot90(picture, k=-timeline.rotation // 90)
+    picture = picture[:, ::-1] if mirrored else picture
+    return np.rot90(picture, k=-rotation // 90)
 
 
 def walk_frames(
@@ -284,7 +284,7 @@ def _walk(
 ) -> list[Any]:
     """Decode the wanted frames in order, identified by time stamp; ``seek``: skip to keyframes between them."""
     kept, position, damaged = list[Any](), -1, False
-    with _opened(path, threads) as (container, stream):
+    with open_video(path, threads) as (container, stream):
         pictures = _pictures(path, container, stream)
         for number in wanted:
             if kept and number == position:

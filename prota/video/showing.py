@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from prota.video.pictures import is_picture, read_picture
-from prota.video.pyav import _av
+from prota.video.pyav import load_av
 from prota.video.source import CLOSE, THREADS, Source, codec_of
 from prota.video.timeline import DecodeError, Picture
 
@@ -176,7 +176,7 @@ def _written(source: Source, start: float, end: float, copied: tuple[int, int | 
     """The part from a time to another; ``copied``: by the key frames at which its packets begin and end."""
     group = None if copied is None else _group(source, *copied)
     file = io.BytesIO()
-    with _av().open(file, "w", format="mp4", options=_MP4) as target:
+    with load_av().open(file, "w", format="mp4", options=_MP4) as target:
         if copied is None or group is None:
             packets = _encoded(source, target, start, end)
         else:
@@ -229,7 +229,7 @@ def _encoded(source: Source, target: Any, start: float, end: float) -> list[Any]
         if stream is None:
             stream = _video_stream(source, target, frame)
         turned = source.is_turned(frame)
-        upright = _av().VideoFrame.from_ndarray(source.upright(frame), format="rgb24") if turned else frame
+        upright = load_av().VideoFrame.from_ndarray(source.upright(frame), format="rgb24") if turned else frame
         picture = upright.reformat(
             stream.codec_context.width,
             stream.codec_context.height,
@@ -240,7 +240,7 @@ def _encoded(source: Source, target: Any, start: float, end: float) -> list[Any]
         )
         picture.pts, picture.time_base = _ticks(time + SHIFT), _CLOCK
         # The encoder would take over the type of a decoded frame.
-        picture.pict_type = _av().video.frame.PictureType.NONE
+        picture.pict_type = load_av().video.frame.PictureType.NONE
         times.append(time)
         packets += stream.encode(picture)
     if stream is None:
@@ -301,7 +301,7 @@ def _copied_sound(source: Source, target: Any, start: float, end: float) -> list
         return None
     stream = target.add_stream_from_template(source.sound)
     # In transport streams each packet says how it is decoded.
-    to_mp4 = _av().BitStreamFilterContext("aac_adtstoasc", source.sound)
+    to_mp4 = load_av().BitStreamFilterContext("aac_adtstoasc", source.sound)
     copied = []
     for packet, time in zip(packets, begins, strict=False):
         length = _ticks(float((packet.duration or 0) * base))
@@ -324,7 +324,7 @@ def _encoded_sound(source: Source, target: Any, start: float, end: float) -> lis
     packets = []
     for number in range(after - begin + 1):
         block = np.ascontiguousarray(samples[:, number * PACKET : (number + 1) * PACKET])
-        frame = _av().AudioFrame.from_ndarray(block, format="fltp", layout="stereo")
+        frame = load_av().AudioFrame.from_ndarray(block, format="fltp", layout="stereo")
         frame.sample_rate, frame.time_base = SAMPLES, Fraction(1, SAMPLES)
         frame.pts = (begin + number) * PACKET
         packets += stream.encode(frame)
@@ -335,11 +335,11 @@ def _encoded_sound(source: Source, target: Any, start: float, end: float) -> lis
 def _heard(source: Source, start: float, count: int) -> Floats:
     """Stereo samples from a time on, [2, count]."""
     samples, place = np.zeros((2, count), dtype=np.float32), None
-    to_stereo = _av().AudioResampler(format="fltp", layout="stereo", rate=SAMPLES)
+    to_stereo = load_av().AudioResampler(format="fltp", layout="stereo", rate=SAMPLES)
     for packet in source.heard(start, start + count / SAMPLES):
         try:
             frames = packet.decode()
-        except _av().FFmpegError:
+        except load_av().FFmpegError:
             continue
         for frame in frames:
             if frame.pts is None:

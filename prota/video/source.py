@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from prota.video.pyav import _av, _opened, _orientation, _rate
+from prota.video.pyav import frame_rate, load_av, open_video, orientation, upright
 from prota.video.timeline import Picture
 
 __all__ = ["CLOSE", "THREADS", "Source", "codec_of"]
@@ -46,7 +46,7 @@ class Source:
     def __init__(self, path: Path, container: Any, stream: Any) -> None:
         self.path, self.container, self.stream = path, container, stream
         self.sound = next((sound for sound in container.streams.audio if sound.codec_context is not None), None)
-        self.rate = _rate(stream)
+        self.rate = frame_rate(stream)
         packets = [packet for packet in islice(self._packets(), REORDERED) if not packet.is_discard]
         stamps = [packet.pts for packet in packets]
         # Frames of AVI and of raw streams have no times; AVI numbers its packets.
@@ -62,7 +62,7 @@ class Source:
     @contextmanager
     def opened(cls, path: Path) -> Iterator[Source]:
         """DecodeError if the file cannot be read."""
-        with _opened(path, THREADS) as (container, stream):
+        with open_video(path, THREADS) as (container, stream):
             # Corrupt frames are shown as well as possible.
             stream.codec_context.options = {}
             yield cls(path, container, stream)
@@ -84,13 +84,10 @@ class Source:
 
     def upright(self, frame: Any) -> Picture:
         """A frame as RGB, as people see it."""
-        rotation, mirrored = _orientation(self.path, frame)
-        picture = frame.to_ndarray(format="rgb24")
-        picture = picture[:, ::-1] if mirrored else picture
-        return np.ascontiguousarray(np.rot90(picture, k=-rotation // 90))
+        return np.ascontiguousarray(upright(frame, *orientation(self.path, frame)))
 
     def is_turned(self, frame: Any) -> bool:
-        return _orientation(self.path, frame) != (0, False)
+        return orientation(self.path, frame) != (0, False)
 
     def has_key_frames(self) -> bool:
         """Whether packets have times, and key frames are near each other, as far as the beginning tells."""
@@ -166,7 +163,7 @@ class Source:
                 number = packet.dts or 0
             try:
                 frames = packet.decode()
-            except _av().FFmpegError:
+            except load_av().FFmpegError:
                 continue
             for frame in frames:
                 if self.counted:

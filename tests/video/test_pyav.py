@@ -138,14 +138,14 @@ def test_a_seek_that_lands_wrong_is_noticed(tmp_path: Path, monkeypatch: pytest.
             seeks.append(stamp)
             self.container.seek(2 * stamp, stream=stream)
 
-    real = pyav._opened
+    real = pyav.open_video
 
     @contextmanager
     def opened(*arguments: Any) -> Iterator[tuple[Any, Any]]:
         with real(*arguments) as (container, stream):
             yield Astray(container), stream
 
-    monkeypatch.setattr(pyav, "_opened", opened)
+    monkeypatch.setattr(pyav, "open_video", opened)
     _, frames = decode_frames(path, [2, 13, 25])
     assert seeks
     assert [number_of(frame) for frame in frames] == [2, 13, 25]
